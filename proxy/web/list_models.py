@@ -27,7 +27,7 @@ from proxy.dialects.model_lists import (
 from proxy.errors import ProxyError, UpstreamTimeout
 from proxy.metrics import Metrics
 from proxy.upstream.client import SUCCESS_STATUSES, TOO_MANY_REQUESTS, Target, UpstreamClient, UpstreamRequest
-from proxy.upstream.headers import ANTHROPIC_HOST, Headers, find_header
+from proxy.upstream.headers import ANTHROPIC_HOST, GOOGLE_HOST, Headers, find_header
 from proxy.web.asgi import Scope, Send, send_json, with_write_timeout
 from proxy.web.limits import BodyShare
 
@@ -39,11 +39,16 @@ MAX_LIST_BYTES: Final = 4 << 20
 """Bytes of one upstream's list. A list of 400 models with prices and descriptions has less than one megabyte."""
 MAX_LIST_VALUES: Final = 50_000
 """JSON values of such a list, as `Reply.read_answer` counts them."""
-_HOSTS: Final = {ANTHROPIC_HOST: "anthropic", "generativelanguage.googleapis.com": "gemini"}
-"""Hosts whose strategy is known, whatever the settings say."""
+_HOSTS: Final = {
+    ANTHROPIC_HOST: "anthropic", GOOGLE_HOST: "gemini", "api.openai.com": "openai_alone",
+}  # fmt: skip
+"""Hosts whose provider is known, whatever `strategy` says."""
 _OWN_FORMS: Final[dict[str, ListForm]] = {"anthropic": "messages", "gemini": "gemini"}
 """The form of a provider's list, by strategy. All others are asked in the client's form."""
-_SERVED_FORMS: Final = {"anthropic": ("messages", "completions"), "gemini": ("gemini", "completions"), "gemini_gca": ()}
+_SERVED_FORMS: Final = {
+    "anthropic": ("messages", "completions"), "gemini": ("gemini", "completions"), "gemini_gca": (),
+    "openai_alone": ("completions",),
+}  # fmt: skip
 """The forms of the clients that a provider can serve, by strategy. All others may serve every form."""
 _OWN_PATHS: Final[dict[ListForm, str]] = {"messages": "/v1/models", "gemini": "/v1beta/models"}
 _OWN_QUERIES: Final[dict[ListForm, bytes]] = {"messages": b"limit=1000", "gemini": b"pageSize=1000"}
@@ -75,10 +80,13 @@ def select_asked(client: UpstreamClient, form: ListForm) -> list[Target]:
     return [target for target in routed if form in _SERVED_FORMS.get(_find_strategy(target), (form,))]
 
 
-def is_translated(target: Target, form: ListForm) -> bool:
-    """True if this upstream's list has another form than the client's, and the upstream serves such clients."""
+def is_translated(target: Target, form: ListForm, path: str) -> bool:
+    """True if this upstream tells of a model in another form than the client's, or below another path, and serves such
+    clients. path: the client's. Google's stable paths may lead to its models in OpenAI's form."""
     strategy = _find_strategy(target)
-    return _OWN_FORMS.get(strategy, form) != form and form in _SERVED_FORMS[strategy]
+    own = _OWN_FORMS.get(strategy, form)
+    is_other = own != form or (own == "gemini" and strategy == "gemini" and not path.startswith("/v1beta"))
+    return is_other and form in _SERVED_FORMS.get(strategy, ())
 
 
 def _find_strategy(target: Target) -> str:
@@ -151,7 +159,8 @@ def _select_credited(client: UpstreamClient, form: ListForm) -> Target:
 
 def _make_request(scope: Scope, target: Target, form: ListForm, path: str, *, is_credited: bool) -> UpstreamRequest:
     """Return the request for one upstream's list. is_credited: it gets the headers and the query of the client."""
-    own = _OWN_FORMS.get(_find_strategy(target), form)
+    strategy = _find_strategy(target)
+    own = _OWN_FORMS.get(strategy, form)
     received: Headers = list(scope["headers"])
     if is_credited:
         headers, queries = received, [_remove_page(scope.get("query_string", b""))]
@@ -162,7 +171,7 @@ def _make_request(scope: Scope, target: Target, form: ListForm, path: str, *, is
         headers = [*headers, _ANTHROPIC_VERSION]
     if own in _OWN_QUERIES:
         queries.append(_OWN_QUERIES[own])
-    path = path if own == form else _OWN_PATHS[own]
+    path = _OWN_PATHS[own] if strategy in _OWN_FORMS else path
     return UpstreamRequest("GET", path, b"&".join(filter(None, queries)), headers, None)
 
 

@@ -110,7 +110,7 @@ def _answer_models_question(
         return list_models.serve_model_list(scope, send, client, metrics, asked, question.form, path=path, share=share)
     [target] = _select_allowed(rules, method, path, [client.select_target(question.model)])
     on_allowed()
-    if list_models.is_translated(target, question.form):
+    if list_models.is_translated(target, question.form, path):
         return list_models.serve_model(scope, send, client, target, question.form, question.model)
     request = UpstreamRequest(method, path, scope["query_string"], scope["headers"], None)
     return _relay(send, client, metrics, target, request)

@@ -7,9 +7,12 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import pytest
 
+from proxy.metrics import Metrics
+from proxy.upstream.client import UpstreamClient
 from proxy.upstream.transport import read_targets
 from proxy.web import list_models
 from tests.proxy_server import RunningProxy, make_key, make_settings, parse_answer, run_proxy
@@ -109,6 +112,9 @@ async def test_the_list_has_the_form_of_the_client(monkeypatch: pytest.MonkeyPat
         _, found = await team.ask("/v1beta/models?pageSize=1&pageToken=a")
         # The first provider has no list in this form, as OpenAI: its own form is read all the same.
         assert [one["name"] for one in found["models"]] == ["models/gpt-5", "models/gemini-3"]
+        _, again = await team.ask("/v1/models", b"x-goog-api-client: google-genai-sdk/3")
+        assert again == found
+        assert {one.line for one in team.providers["google"].requests} == {b"GET /v1beta/models?pageSize=1000 HTTP/1.1"}
         assert len(team.providers["anthropic"].requests) == 1
 
 
@@ -169,6 +175,10 @@ async def test_one_model_comes_from_the_upstream_of_its_chat_requests(monkeypatc
         _, found = await team.ask("/v1/models/gemini-3")
         assert found["id"] == "gemini-3"
         assert team.last("google").line == b"GET /v1beta/models/gemini-3 HTTP/1.1"
+        # Clients of Google's stable paths are told apart by a header.
+        _, found = await team.ask("/v1/models/gemini-3", b"x-goog-api-client: google-genai-sdk/3")
+        assert found == GEMINI["models"][0]
+        assert team.last("google").line == b"GET /v1beta/models/gemini-3 HTTP/1.1"
         _, found = await team.ask("/v1/models/nobody")
         assert team.last("openai").line == b"GET /v1/models/nobody HTTP/1.1"
 
@@ -177,8 +187,19 @@ def test_a_known_host_is_asked_in_its_own_form_whatever_its_strategy() -> None:
     for host, form in (("api.anthropic.com", "messages"), ("generativelanguage.googleapis.com", "gemini")):
         target = next(iter(read_targets(make_settings("", upstreams={"a": {"base_url": f"https://{host}/v1"}}))))
         assert target.strategy == "openai"
-        assert list_models.is_translated(target, "completions")
-        assert not list_models.is_translated(target, form)  # type: ignore[arg-type]
+        assert list_models.is_translated(target, "completions", "/v1/models/a")
+        assert not list_models.is_translated(target, form, "/v1beta/models/a")  # type: ignore[arg-type]
+
+
+def test_a_list_names_no_model_of_a_provider_that_is_known_not_to_speak_the_format() -> None:
+    hosts = ("https://api.openai.com/v1", "https://api.anthropic.com/v1", "https://openrouter.ai/api/v1",
+             "https://generativelanguage.googleapis.com/v1beta/openai")  # fmt: skip
+    upstreams = {urlsplit(base).hostname or "": {"base_url": base} for base in hosts}
+    client = UpstreamClient(make_settings("", upstreams=upstreams), Metrics())
+    _, claude, other, google = client.targets
+    assert list_models.select_asked(client, "completions") == [*client.targets]
+    assert list_models.select_asked(client, "messages") == [claude, other]
+    assert list_models.select_asked(client, "gemini") == [other, google]
 
 
 async def test_with_the_operators_key_a_closed_list_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
