@@ -17,6 +17,9 @@ ListForm = Literal["completions", "messages", "gemini"]
 """The form of a list, by the wire format to which it belongs."""
 
 _MODELS_PATH: Final = re.compile(r"/{1,2}(?:v1/|(?P<beta>v1beta\w*/))?models(?:/(?P<model>.+?))?/?")
+_GEMINI_PATH: Final = re.compile(r"/{1,2}(?:upload/)?v1beta\w*/(?!openai/)|/ws/google\.ai\.generativelanguage\.")
+"""The beginning of Google's own paths, also of its uploads and of its WebSocket."""
+_NAMED_PATH: Final = re.compile(r"/{1,2}v1\w*/models/(?P<model>[^/:]+):[A-Za-z]+/?")
 _GEMINI_PREFIX: Final = "models/"
 _NO_DATE: Final = "1970-01-01T00:00:00Z"
 """The date of a model whose date is not known, as Anthropic writes it."""
@@ -46,12 +49,22 @@ def read_models_question(method: str, path: str, headers: Iterable[tuple[bytes, 
     found = _MODELS_PATH.fullmatch(path) if method == "GET" else None
     if found is None:
         return None
-    names = {name.lower() for name, _ in headers}
-    if found["beta"] or any(name.startswith(b"x-goog-api-") for name in names):
-        form: ListForm = "gemini"
-    else:
-        form = "messages" if b"anthropic-version" in names else "completions"
+    form = find_client_form(path, headers)
     return ModelsQuestion(form, (found["model"] or "").removeprefix(_GEMINI_PREFIX if form == "gemini" else ""))
+
+
+def find_client_form(path: str, headers: Iterable[tuple[bytes, bytes]]) -> ListForm:
+    """Return the form that a client of the path reads, by the path or by a header that its SDK sends. path: decoded."""
+    names = {name.lower() for name, _ in headers}
+    if _GEMINI_PATH.match(path) or any(name.startswith(b"x-goog-api-") for name in names):
+        return "gemini"
+    return "messages" if b"anthropic-version" in names else "completions"
+
+
+def find_named_model(path: str) -> str | None:
+    """Return the model that a path of Gemini's form names (`/v1beta/models/{model}:embedContent`). path: decoded."""
+    found = _NAMED_PATH.fullmatch(path)
+    return found["model"] if found is not None else None
 
 
 def read_model_list(body: bytes) -> list[ListedModel] | None:

@@ -108,7 +108,7 @@ async def serve_model_list(
 
     If no upstream gives a list, the first one's answer is passed on, or its error raised.
     """
-    credited = _select_credited(client, form)
+    credited = select_credited(client, form)
     answers = await asyncio.gather(
         *[_ask(client, one, _make_request(scope, one, form, path, is_credited=one is credited)) for one in asked]
     )
@@ -136,7 +136,7 @@ async def serve_model(
     """Answer with one model of an upstream whose form is not the client's (`is_translated`)."""
     own = _OWN_FORMS[_find_strategy(target)]
     path = f"{_OWN_PATHS[own]}/{quote(model, safe='')}"
-    is_credited = target is _select_credited(client, form)
+    is_credited = target is select_credited(client, form)
     request = _make_request(scope, target, form, path, is_credited=is_credited)
     answer = await _ask(client, target, msgspec.structs.replace(request, path=path, query=b""))
     listed = read_model(answer.body, own) if answer.is_success else None
@@ -150,9 +150,9 @@ def _is_routed(client: UpstreamClient, target: Target, model: str) -> bool:
     return client.select_target(model) is target
 
 
-def _select_credited(client: UpstreamClient, form: ListForm) -> Target:
-    """Return the one upstream that gets the headers of the client. A request for a list names no model, so no pattern
-    tells whose credentials came with it: they are for the first provider of the client's own wire format."""
+def select_credited(client: UpstreamClient, form: ListForm) -> Target:
+    """Return the one upstream that gets the headers of a client whose request names no model. No pattern tells whose
+    credentials came with it: they are for the first provider of the client's own wire format."""
     own = [one for one in client.targets if _OWN_FORMS.get(_find_strategy(one), "completions") == form]
     return own[0] if own else client.targets[0]
 

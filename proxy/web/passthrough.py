@@ -6,7 +6,7 @@ The upload is not held in memory and has no separate limit. A request that works
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -46,8 +46,8 @@ async def serve_passthrough(
     rules: PathRules | None = None,
     on_allowed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Send one request to the upstream that its model names, else to the first one, and return its answer. A request
-    for the list of models goes to all of them.
+    """Send one request to one upstream (`select_passthrough_target`), and return its answer. A request for the list of
+    models goes to all of them.
 
     `path` is percent-encoded, as received. Raises the errors of `UpstreamClient.send` before anything is sent to the
     client. Raises UpstreamBroken and UpstreamTimeout after that too; then the connection must be broken off. Raises
@@ -67,7 +67,7 @@ async def serve_passthrough(
             body = await read_body(receive, PEEK_BYTES)
         else:
             body = await share.give_way_during(read_body(receive, PEEK_BYTES, on_bytes=share.reserve))
-    target = client.select_target(None if body is None else decode_model_name(body))
+    target = select_passthrough_target(client, path, scope["headers"], decode_model_name(body) if body else None)
     _select_allowed(rules, scope["method"], path, [target])
     on_allowed()
     upload = Upload(receive, scope.get(DISCONNECT_KEY)) if body is None and has_body(scope) else None
@@ -78,6 +78,24 @@ async def serve_passthrough(
         await upload.run_while_connected(relay)
     else:
         await run_while_connected(scope, receive, relay)
+
+
+def select_passthrough_target(
+    client: UpstreamClient, path: str, headers: Iterable[tuple[bytes, bytes]], model: str | None
+) -> Target:
+    """Return the upstream of the model that the path names, else the body. A request without a model goes to the first
+    upstream of its wire format, with the credentials of that provider. path: percent-encoded."""
+    if len(client.targets) == 1:
+        return client.targets[0]
+    # A proxy with one upstream does not need these.
+    from proxy.dialects.model_lists import find_client_form, find_named_model  # noqa: PLC0415
+    from proxy.web.list_models import select_credited  # noqa: PLC0415
+
+    decoded = unquote(path)
+    if (named := find_named_model(decoded) or model) is not None:
+        return client.select_target(named)
+    form = find_client_form(decoded, headers)
+    return client.targets[0] if form == "completions" else select_credited(client, form)
 
 
 def _answer_models_question(

@@ -9,6 +9,8 @@ import pytest
 
 from proxy.dialects.model_lists import (
     ListForm,
+    find_client_form,
+    find_named_model,
     read_model,
     read_model_list,
     read_models_question,
@@ -55,6 +57,18 @@ def test_entries_without_a_name_are_left_out() -> None:
     body = b'{"data":[1,null,{},{"id":2},{"id":""},{"id":"a"}]}'
     assert [one.name for one in read_model_list(body) or []] == ["a"]
     assert [one.name for one in read_model_list(b'[{"id":"a"},{"id":"b"}]') or []] == ["a", "b"]
+
+
+def test_the_model_and_the_format_of_a_path() -> None:
+    assert find_named_model("/v1beta/models/gemini-embedding-001:embedContent") == "gemini-embedding-001"
+    assert find_named_model("//v1/models/g:batchEmbedContents/") == "g"
+    for path in ("/v1/models/ft:gpt-4.1:org::a1", "/v1/models/g", "/v1/embeddings", "/v1beta/files/models/g:x"):
+        assert find_named_model(path) is None, path
+    for path in ("/v1beta/files", "/upload/v1beta/files", "/ws/google.ai.generativelanguage.v1beta.S.Bidi"):
+        assert find_client_form(path, []) == "gemini", path
+    for path in ("/v1/files", "/v1beta/openai/files", "/v1betas", "/ws/other"):
+        assert find_client_form(path, []) == "completions", path
+        assert find_client_form(path, VERSION) == "messages", path
 
 
 def convert(form: ListForm, entry: dict[str, Any], *, gemini: bool = False) -> dict[str, Any]:

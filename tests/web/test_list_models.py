@@ -202,6 +202,39 @@ def test_a_list_names_no_model_of_a_provider_that_is_known_not_to_speak_the_form
     assert list_models.select_asked(client, "gemini") == [other, google]
 
 
+async def test_what_names_no_model_goes_to_the_first_upstream_of_its_wire_format(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So the credentials of a provider go to that provider."""
+    async with run_team(monkeypatch, keyless=True) as team:
+        for path, line, name in (
+            ("/v1/files", b"authorization: Bearer sk-mine", "openai"),
+            ("/v1/messages/batches", b"anthropic-version: 2023-06-01\r\nx-api-key: sk-mine", "anthropic"),
+            ("/v1/files?limit=1", b"x-api-key: sk-mine\r\nanthropic-version: 2023-06-01", "anthropic"),
+            ("/v1beta/files", b"x-goog-api-key: sk-mine", "google"),
+            ("/v1beta/cachedContents?key=sk-mine", b"x-a: sk-mine", "google"),
+            ("/upload/v1beta/files", b"x-a: sk-mine", "google"),
+            ("/v1beta/openai/files", b"authorization: Bearer sk-mine", "openai"),
+        ):
+            await team.ask(path, line)
+            assert {one for one, at in team.providers.items() if at.requests} == {name}, path
+            assert b"sk-mine" in team.last(name).raw
+            for provider in team.providers.values():
+                provider.requests.clear()
+
+
+async def test_a_model_in_the_path_of_a_request_that_is_passed_on_chooses_its_upstream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with run_team(monkeypatch, keyless=True) as team:
+        body = {"model": "models/gemini-embedding-001", "requests": []}
+        for model, name in (("gemini-embedding-001", "google"), ("gpt-embed", "openai")):
+            await team.proxy.post(body, path=f"/v1beta/models/{model}:batchEmbedContents")
+            assert {one for one, at in team.providers.items() if at.requests} == {name}
+            for provider in team.providers.values():
+                provider.requests.clear()
+
+
 async def test_with_the_operators_key_a_closed_list_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     async with run_team(monkeypatch, passthrough={"paths": ["POST /v1/embeddings"]}) as team:
         for path in ("/v1/models", "/v1beta/models", "/v1/models/gpt-5"):
