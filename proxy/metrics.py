@@ -167,7 +167,7 @@ class Metrics:
             "upstream_errors_total",
             ("upstream", "kind"),
             "Upstream failures: unreachable, timeout, broken, encoding (unknown compression), or the status "
-            "(429, 5xx).",
+            "(429, 5xx, and 401 to the operator's key).",
         )
         self.unmanaged_total = self._counter("unmanaged_total", ("path",), "Requests that pass without being managed.")
         self.persist_deferred_total = self._counter(
