@@ -120,3 +120,35 @@ async def test_two_users_whose_same_first_requests_were_refused_have_a_session_e
         found = await list_statuses(proxy)
         assert sum(map(len, found)) == 5
         assert all(statuses.count(200) == 1 for statuses in found), found
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/messages", {"max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}),
+        ("/v1/responses", {"input": "Hello", "store": False}),
+        ("/v1beta/models/g:generateContent", {"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]}),
+    ],
+)
+async def test_in_every_wire_format_a_refused_first_request_that_comes_again_is_one_session(
+    path: str, body: dict[str, Any]
+) -> None:
+    async with run_upstream(refuse(529)) as upstream, run_proxy(upstream.port) as proxy:
+        for _ in range(3):
+            assert (await proxy.post({"model": "m", **body}, path=path)).status == 529
+        assert await list_statuses(proxy) == [[529, 529, 529]]
+
+
+async def test_with_a_store_that_replicas_share_a_session_that_was_deleted_is_begun_anew(database: str) -> None:
+    model = ScriptedModel(refuse(429), refuse(429), "One.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, db=database) as proxy:
+        agent = Agent(proxy)
+        agent.messages.append({"role": "user", "content": "Hello"})
+        first = await agent.send()
+        assert (await agent.send()).session == first.session
+        assert await list_statuses(proxy) == [[429, 429]]
+        async with run_proxy(upstream.port, db=database) as other:
+            ((tenant,),) = await proxy.rows("SELECT DISTINCT tenant FROM sessions")
+            assert await other.app.store.delete_session(tenant, first.session)
+        assert (await agent.send()).session != first.session
+        assert await list_statuses(proxy) == [[200]]
