@@ -167,7 +167,7 @@ class Metrics:
             "upstream_errors_total",
             ("upstream", "kind"),
             "Upstream failures: unreachable, timeout, broken, encoding (unknown compression), or the status "
-            "(429, 5xx).",
+            "(429, 5xx, and 401 to the operator's key).",
         )
         self.unmanaged_total = self._counter("unmanaged_total", ("path",), "Requests that pass without being managed.")
         self.persist_deferred_total = self._counter(
@@ -262,6 +262,11 @@ class Metrics:
     def _add_client_metrics(self) -> None:
         self.ignored_headers_total = self._counter(
             "ignored_headers_total", ("header",), "Request headers x-context-* with a value that is not understood."
+        )
+        self.model_lists_left_out_total = self._counter(
+            "model_lists_left_out_total",
+            ("upstream",),
+            "Upstreams that were left out of the one list of models: they refused it, failed or were slow.",
         )
         self.client_gone_total = self._counter("client_gone_total", (), "Clients that left before their answer ended.")
         self.refused_requests_total = self._counter(

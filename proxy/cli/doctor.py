@@ -10,7 +10,7 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -50,7 +50,13 @@ from proxy.context.models import Model, find_model
 from proxy.context.policy import Policy
 from proxy.dialects.usage import read_usage
 from proxy.errors import ConfigError, StoreRefused, describe_cause
-from proxy.settings.load import Settings, UpstreamSettings, copy_environment
+from proxy.settings.load import (
+    Settings,
+    UpstreamSettings,
+    copy_environment,
+    find_unreached_upstreams,
+    select_upstream,
+)
 from proxy.settings.model import DEMO
 from proxy.store import create_store, maintenance
 from proxy.store.schema import LATEST_VERSION
@@ -140,11 +146,18 @@ def _find_findings(
         return
     policies = make_policies(settings)
     yield Finding("configuration", "good", f"readable; policy {settings.policy}")
-    models = settings.load_models()
+    models, unreached = settings.load_models(), find_unreached_upstreams(settings.active_upstreams)
     for name, target in settings.active_upstreams.items():
-        asked = model or find_plain_model(target)
-        facts = find_model(models, asked)
         yield check_upstream(name, target)
+        if name in unreached:
+            taker = unreached[name]
+            text = f"no request goes there: {taker} comes first, and takes its models"
+            yield Finding(f"routing to {name}", "fault", text, f"Name in upstreams.{taker}.models what it has.")
+            continue
+        asked = find_asked_model(settings, name, model, models)
+        if asked is None:
+            continue
+        facts = find_model(models, asked)
         yield check_model(name, asked, facts)
         yield check_edits(name, policies[target.policy or settings.policy], facts)
         if send:
@@ -152,6 +165,15 @@ def _find_findings(
     yield check_store(settings)
     yield look_at_running(settings.port)
     yield from check_agents(AgentSurroundings(copy_environment(), Path.cwd()))
+
+
+def find_asked_model(settings: Settings, name: str, model: str, models: Iterable[Model]) -> str | None:
+    """Return the model by which an upstream is looked at; None if it is not routed there. It is the one that --model
+    names, else a usual one, else the first one of the model table. models: the model table."""
+    upstreams = settings.active_upstreams
+    known = (one.name.removesuffix("*") for one in models)
+    usual = [find_plain_model(upstreams[name]), *(one for one in known if one and not set(one) & set("*?["))]
+    return next((one for one in ([model] if model else usual) if select_upstream(upstreams, one) == name), None)
 
 
 def _read_key(target: UpstreamSettings) -> tuple[str, str]:

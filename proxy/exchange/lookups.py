@@ -10,7 +10,8 @@ their own, for the requests that follow.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypedDict, get_args
 
@@ -32,16 +33,23 @@ from proxy.exchange.turn import Turn
 from proxy.helper.helper_client import lend_credential
 from proxy.notes import memo_matching
 from proxy.notes.memo_matching import Memo
-from proxy.sessions.branch import LoadedNotes, Relevance, SearchHits
+from proxy.sessions.branch import Branch, LoadedNotes, Relevance, SearchHits
 from proxy.sessions.live import LiveSessions
 from proxy.sessions.operator_decisions import StoredDecisions
 from proxy.settings.load import Settings
+from proxy.store.branch_positions import BranchFork
 from proxy.store.expected_reads import ExpectedNotes
+from proxy.store.full_text_search import SearchMatch
+from proxy.store.reads import Store
 from proxy.tools import stored_memos
 from proxy.upstream.client import Target
 
 MAX_HITS = 8
 """Limit on the messages and summaries that a search returns: more than any policy quotes."""
+SEARCHED_HITS = 24
+"""Limit on those among which the ones on the way to the present branch are found."""
+WHOLE_LINE = math.inf
+"""The last position of a branch that is on that way with all its messages."""
 MAX_NAMES = 1000
 """Model names whose entry is remembered."""
 
@@ -142,7 +150,7 @@ async def search_store(services: Services, turn: Turn, task: Task | None) -> Non
     """Search the store for the subject of a new prompt, once for each prompt, where the policy uses the results.
 
     The search runs only in sessions that the client has named: without a name only the content of the request may be
-    used.
+    used. Messages that the client has gone back behind are left out: it has put others in their place.
     """
     if task is None or not turn.located.explicit or turn.enriched.policy.mode != "rewrite":
         return
@@ -155,7 +163,7 @@ async def search_store(services: Services, turn: Turn, task: Task | None) -> Non
     words = " ".join(sorted(bm25.count_message_terms(task[1]).counts))
     try:
         async with asyncio.timeout(services.settings.limits.commit_wait_ms / 1000):
-            matches = await services.store.search(turn.tenant, branch.session, words, MAX_HITS)
+            matches = await _search_line(services.store, branch, words)
     except (TimeoutError, StoreUnavailable):
         services.metrics.internal_errors_total.labels(where="search").inc()
         matches = []
@@ -165,6 +173,51 @@ async def search_store(services: Services, turn: Turn, task: Task | None) -> Non
         if m.has_text
     )
     branch.lookups = msgspec.structs.replace(branch.lookups, search_hits=SearchHits(chain_key, tuple(hits)))
+
+
+async def _search_line(store: Store, branch: Branch, words: str) -> list[SearchMatch]:
+    """Return the matches that lie on the lines of a session (`find_lines`), best first. StoreUnavailable passes."""
+    matches = await store.search(branch.tenant, branch.session, words, SEARCHED_HITS)
+    forks = await store.read_branch_forks(branch.tenant, branch.session) if matches else []
+    if len({fork.branch for fork in forks} | {branch.name}) < 2:
+        return matches[:MAX_HITS]
+    parent, fork_key = branch.fork_point
+    keys = [match.key for match in matches] + ([fork_key] if fork_key is not None else [])
+    places = {hit.key: hit for hit in await store.find_chain_hits(branch.tenant, keys, branch.session)}
+    fork = places.get(fork_key) if fork_key is not None else None
+    known = {one.branch for one in forks}
+    lines = find_lines([BranchFork(branch.name, parent, fork.position if fork is not None else None), *forks])
+
+    def is_on_line(match: SearchMatch) -> bool:
+        if match.branch:  # a summary speaks of messages after its own, which a fork may not have
+            return lines.get(match.branch) == WHOLE_LINE or match.branch not in known
+        place = places.get(match.key)
+        return place is None or place.branch not in known or place.position <= lines.get(place.branch, -1)
+
+    return [match for match in matches if is_on_line(match)][:MAX_HITS]
+
+
+def find_lines(forks: Sequence[BranchFork]) -> dict[str, float]:
+    """Return the branches on the way to the present of a session, each with its last position on that way. forks: of
+    its branches; the present branch comes first, then the one that was used last.
+
+    A branch that leaves another one takes its place: the rest of the other one is no longer said. A client may also
+    begin anew, without its old messages. What it said before is then the branch of that beginning that was used last.
+    """
+    by_name = {fork.branch: fork for fork in reversed(forks)}
+    lines: dict[str, float] = {}
+    seen: set[str] = set()
+    for fork in forks:
+        way: dict[str, float] = {}
+        at, last = by_name.get(fork.branch), WHOLE_LINE
+        while at is not None and at.branch not in seen:
+            seen.add(at.branch)
+            way[at.branch] = last
+            last = min(last, WHOLE_LINE if at.position is None else at.position)
+            at = by_name.get(at.parent or "")
+        if at is None:  # else it meets a line that was used later
+            lines |= way
+    return lines
 
 
 def find_relevance(services: Services, turn: Turn, task: Task | None, headers: Headers) -> Mapping[bytes, float] | None:

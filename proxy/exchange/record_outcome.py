@@ -300,6 +300,7 @@ def _add_log_fields(turn: Turn, meter: Meter | None, status: ExchangeStatus) -> 
     fields: dict[str, object] = {
         "session": turn.located.branch.session,
         "policy": turn.enriched.policy.name,
+        "upstream": turn.upstream,
         "tokens_before": turn.prompt.plan.before,
         "tokens_after": turn.prompt.sent_tokens,
     }

@@ -275,7 +275,7 @@ class Beginning(NamedTuple):
     """A digest of the system messages."""
     tools_hash: int
     came_at: float
-    """The time of the request, in seconds."""
+    """The time of the request, in seconds; 0 before an upstream has answered it."""
     caller: tuple[bytes, ...] = ()
     """As in `RequestTraits`."""
 

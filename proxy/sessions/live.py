@@ -302,6 +302,17 @@ class LiveSessions:
         """The branches whose first request ended with this node, newest last."""
         return self._by_first_tip.get((tenant, key), [])
 
+    def find_unanswered(self, tenant: str, key: bytes, traits: RequestTraits, tools_hash: int) -> Branch | None:
+        """The newest branch that began an unnamed session with this same request, each attempt of which has failed
+        without any part of an answer. key: of the last message. None while an attempt is being answered."""
+        for branch in reversed(self.find_branches_by_tip(tenant, key)):
+            last, beginning = branch.last_request, branch.unstored.beginning
+            is_unanswered = last.failed and last.tip_key == key and last.answer_key is None
+            has_same_tools = beginning is not None and beginning.tools_hash == tools_hash
+            if is_unanswered and has_same_tools and len(branch.live_session.branches) == 1 and traits.are_of(branch):
+                return branch
+        return None
+
     def record_first_tip(self, branch: Branch, key: bytes) -> None:
         """Record that the branch's first request ended with this node."""
         if not self._is_live(branch.live_session):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from proxy.errors import StoreUnavailable
 from proxy.sessions import tool_offer as offers
 from proxy.sessions.branch import Branch, LiveSession
-from proxy.sessions.live import LiveSessions
+from proxy.sessions.live import LiveSessions, RequestTraits
 from proxy.sessions.operator_decisions import NO_DECISIONS, StoredDecisions, read_decisions
 from proxy.sessions.stored_branch import restore_branch
 from proxy.sessions.tool_offer import ToolOffer
@@ -90,6 +90,31 @@ def _keep_unstored_values(branch: Branch, restored: Branch) -> None:
     )
     known = branch.unstored
     restored.unstored = replace(restored.unstored, counted=known.counted, simulated_state=known.simulated_state)
+
+
+async def read_last_failure(live_sessions: LiveSessions, branch: Branch, key: bytes) -> None:
+    """Note if the last request of a branch failed. The branch was read back: the store alone knows whether the request
+    has had an answer. key: of the request's last message."""
+    status = await live_sessions.store.read_last_status(*branch.id, key)
+    failed = status not in ("complete", "deferred", "open", "")
+    branch.last_request = replace(branch.last_request, failed=failed)
+
+
+async def resume_unanswered(
+    live_sessions: LiveSessions, tenant: str, key: bytes, traits: RequestTraits, tools_hash: int
+) -> Branch | None:
+    """Return the branch whose only request comes again, as in `LiveSessions.find_unanswered`. From then on it is found
+    by no second request: two users may begin alike. StoreUnavailable passes through."""
+    branch = live_sessions.find_unanswered(tenant, key, traits, tools_hash)
+    if branch is None:
+        return None
+    branch.last_request = replace(branch.last_request, failed=False)
+    if not live_sessions.store.shared:
+        live_sessions.find_session(tenant, branch.session)  # it is used
+        return branch
+    # Another process may have answered the request meanwhile, or deleted the session.
+    found = await refresh_branch(live_sessions, branch.live_session, branch.name)
+    return branch if found is branch else None
 
 
 async def is_gone(live_sessions: LiveSessions, live_session: LiveSession) -> bool:

@@ -19,13 +19,12 @@ from operator import attrgetter
 from typing import Final, Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from proxy.chat import chain, json_spans
 from proxy.chat.message import Message, Request
 from proxy.chat.unicode_text import normalize
 from proxy.sessions import load_sessions
-from proxy.sessions.branch import Branch, LiveSession, find_givers
+from proxy.sessions.branch import Beginning, Branch, LiveSession, UnstoredValues, find_givers
 from proxy.sessions.live import CALLER_FIELDS, NO_TRAITS, LiveSessions, RequestTraits
 from proxy.sessions.operator_decisions import NO_DECISIONS
 from proxy.sessions.packing import Node
@@ -220,14 +219,14 @@ async def locate_request(
         live_sessions.forget_session(live_session)
         live_session, at, branch = await search.find_deepest(named_session, known_session)
     if live_session is None:
-        return _begin_session(live_sessions, query, traits)
+        return await _begin_session(live_sessions, query, traits)
     is_named = live_session.session == named_session
     if branch is None:
         branch = await _begin_branch(live_sessions, live_session, request, len(chained))
         return Located(branch, "side" if branch.kind == "side" else "main", -1, is_named, traits)
     last = branch.last_request
     if last.failed is None and last.tip_key == keys[at] != last.answer_key:
-        await _read_last_failure(live_sessions, branch, keys[at])
+        await load_sessions.read_last_failure(live_sessions, branch, keys[at])
     relation = search.find_relation(branch, at, retry=retry, is_named=is_named)
     if relation == "fork" or relation == "twin":
         undated_system = chain.digest_undated_system(messages)
@@ -243,22 +242,20 @@ def _read_caller(request: Request) -> tuple[bytes, ...]:
     return tuple([request.body[start:end] for start, end in spans]) if spans else ()
 
 
-async def _read_last_failure(live_sessions: LiveSessions, branch: Branch, key: bytes) -> None:
-    """Note if the last request of a branch failed. The branch was read back: the store alone knows whether the request
-    has had an answer. key: of the request's last message."""
-    status = await live_sessions.store.read_last_status(*branch.id, key)
-    failed = status not in ("complete", "deferred", "open", "")
-    branch.last_request = replace(branch.last_request, failed=failed)
-
-
-def _begin_session(live_sessions: LiveSessions, query: SessionQuery, traits: RequestTraits) -> Located:
-    """Return the first branch of a new session."""
-    is_named = query.named_session is not None
+async def _begin_session(live_sessions: LiveSessions, query: SessionQuery, traits: RequestTraits) -> Located:
+    """Return the first branch of a new session, or of one that this same request has begun without an answer."""
+    is_named, tools_hash = query.named_session is not None, hash(query.request.tools)
+    if not is_named and (chained := query.request.find_chained_indices()):
+        key = query.keys[chained[-1]]
+        resent = await load_sessions.resume_unanswered(live_sessions, query.tenant, key, traits, tools_hash)
+        if resent is not None:
+            return Located(resent, "retry", chained[-1], False, traits)
     live_session = live_sessions.open_session(query.tenant, query.named_session or make_id(), explicit=is_named)
     if not is_named:
         # Nobody can have decided anything for a name that is not known yet.
         live_session.stored_decisions = NO_DECISIONS
     branch = _make_branch(live_sessions, live_session, "main", chain.digest_undated_system(query.request.messages))
+    branch.unstored = UnstoredValues(beginning=Beginning(traits.system_digest, tools_hash, 0.0, traits.caller))
     return Located(branch, "main", -1, is_named, traits)
 
 

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -134,6 +135,33 @@ class UpstreamSettings(SettingsSection):
         found, url = getproxies(), urlsplit(self.base_url)
         bypassed = not url.hostname or proxy_bypass(url.netloc)
         return "" if bypassed else found.get(url.scheme) or found.get("all", "")
+
+
+def select_upstream(upstreams: Mapping[str, UpstreamSettings], model: str) -> str:
+    """Return the name of the upstream to which requests of this model go, as `UpstreamClient.select_target` does."""
+    for name, upstream in upstreams.items():
+        if any(fnmatchcase(model, pattern) for pattern in upstream.models):
+            return name
+    return next(iter(upstreams))
+
+
+def find_unreached_upstreams(upstreams: Mapping[str, UpstreamSettings]) -> dict[str, str]:
+    """Return the upstreams that get no request, since earlier ones take each model of theirs: by name, with the earlier
+    one that takes the first of their patterns. An upstream without patterns is for the helper alone."""
+    unreached: dict[str, str] = {}
+    earlier: list[tuple[str, str]] = []
+    for name, upstream in upstreams.items():
+        takers = [next((one for one, taken in earlier if _covers(taken, each)), None) for each in upstream.models]
+        if takers and takers[0] is not None and None not in takers:
+            unreached[name] = takers[0]
+        earlier += [(name, pattern) for pattern in upstream.models]
+    return unreached
+
+
+def _covers(taken: str, pattern: str) -> bool:
+    """True if each name that `pattern` matches is surely one that `taken` matches. A wildcard is no part of a name, so
+    only `*` can stand for one of the other pattern's."""
+    return not set(taken) & set("?[") and fnmatchcase(pattern, taken)
 
 
 class WebhookSettings(SettingsSection):

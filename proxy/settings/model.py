@@ -446,11 +446,12 @@ class PassthroughSettings(SettingsSection):
     """`[passthrough]`: requests that go to an upstream unmanaged."""
 
     paths: Annotated[tuple[Annotated[str, AfterValidator(validate_path_rule)], ...], BeforeValidator(split_list)] = (
-        "GET /v1/models", "GET /v1/models/*", "GET /v1/models/*/*", "POST /v1/responses", "POST /v1/completions",
-        "POST /v1/messages", "POST /v1/messages/count_tokens", "POST /v1/embeddings", "POST /v1/moderations",
-        "POST /v1/rerank", "POST /v1/images/generations", "POST /v1/images/edits", "POST /v1/audio/speech",
-        "POST /v1/audio/transcriptions", "POST /v1/audio/translations", "POST /model/**/converse",
-        "POST /model/**/converse-stream", "POST /model/**/count-tokens",
+        "GET /v1/models", "GET /v1/models/*", "GET /v1/models/*/*", "GET /v1beta/models", "GET /v1beta/models/*",
+        "POST /v1/responses", "POST /v1/completions", "POST /v1/messages", "POST /v1/messages/count_tokens",
+        "POST /v1/embeddings", "POST /v1/moderations", "POST /v1/rerank", "POST /v1/images/generations",
+        "POST /v1/images/edits", "POST /v1/audio/speech", "POST /v1/audio/transcriptions",
+        "POST /v1/audio/translations", "POST /model/**/converse", "POST /model/**/converse-stream",
+        "POST /model/**/count-tokens",
     )  # fmt: skip
     """Requests that a client may make of an upstream with a credential of the operator's, as method and path.
     `*` stands for characters of one segment, `**` for any number of segments, `["*"]` for everything. All others get

@@ -31,6 +31,16 @@ class BranchPosition(Struct, frozen=True, gc=False):
     states: int
 
 
+class BranchFork(Struct, frozen=True, gc=False):
+    """The place at which a stored branch leaves another one."""
+
+    branch: str
+    parent: str | None
+    """The other branch; None for a branch that began by itself."""
+    position: int | None
+    """The position of the last message that both share; None if there is none, or no longer."""
+
+
 class ChainHit(Struct, frozen=True, gc=False):
     """A stored node of the hash chain that a request reaches."""
 
@@ -105,6 +115,14 @@ SELECT t.tip, t.answer, t.last_at,
     (SELECT coalesce(max(s.number), 0) FROM states s WHERE s.tenant = $4 AND s.session = $5 AND s.branch = $6)
 FROM branches t WHERE t.tenant = $7 AND t.session = $8 AND t.branch = $9"""
 
+MAX_FORKS = 1000
+"""Branches of a session of which `read_branch_forks` tells where they fork."""
+
+BRANCH_FORKS = f"""
+SELECT t.branch, t.parent, (
+    SELECT m.position FROM messages m WHERE m.tenant = t.tenant AND m.session = t.session AND m.key = t.fork_key)
+FROM branches t WHERE t.tenant = $1 AND t.session = $2 ORDER BY t.last_at DESC LIMIT {MAX_FORKS}"""  # noqa: S608  a constant
+
 _WORKED = """EXISTS (
     SELECT 1 FROM messages m WHERE m.tenant = t.tenant AND m.session = t.session AND m.branch = t.branch
         AND m.reached AND (NOT m.answer OR m.status = 'tool_call'))"""
@@ -177,6 +195,10 @@ class BranchReads(RowReader):
         """The kinds of the session's branches, last used first, 100 at most."""
         rows = await self._fetch(BRANCH_KINDS, (tenant, session))
         return [BranchKindRecord(branch, kind, system, bool(works)) for branch, kind, system, works in rows]
+
+    async def read_branch_forks(self, tenant: str, session: str) -> list[BranchFork]:
+        """The places at which the session's branches fork, of those that were used last, MAX_FORKS at most."""
+        return [BranchFork(*row) for row in await self._fetch(BRANCH_FORKS, (tenant, session))]
 
     async def read_branch_lengths(self, tenant: str, session: str) -> list[BranchLength]:
         """The lengths of the session's branches, side calls excluded, last used first, 10 at most."""

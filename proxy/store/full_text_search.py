@@ -48,6 +48,8 @@ class SearchMatch(Struct, frozen=True, gc=False):
     """BM25 as SQLite computes it: lower is better."""
     has_text: bool = True
     """False if `text` is not read, and empty: the better matches have MAX_PAGE_BYTES already."""
+    branch: str = ""
+    """The branch that a summary is of; "" for a message."""
 
 
 _INDEXED = """
@@ -190,7 +192,7 @@ FROM (
 ON CONFLICT (tenant, session, kind, branch, version) DO NOTHING"""  # noqa: S608  put together from constants
 
 SEARCH = """
-SELECT i.kind, i.key, t.role, CASE WHEN page.bytes_before < $1 THEN CAST(t.said AS BLOB) END, page.score
+SELECT i.kind, i.key, t.role, CASE WHEN page.bytes_before < $1 THEN CAST(t.said AS BLOB) END, page.score, i.branch
 FROM (
     SELECT sized.doc, sized.score,
         sum(sized.size) OVER (ORDER BY sized.score, sized.doc DESC) - sized.size AS bytes_before

@@ -103,7 +103,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, to_tsvector('simple', $8))
 ON CONFLICT (tenant, session, kind, branch, version) DO NOTHING"""
 
 SEARCH = """
-SELECT page.kind, page.key, coalesce(m.role, ''), coalesce(m.body, e.text), page.rank
+SELECT page.kind, page.key, coalesce(m.role, ''), coalesce(m.body, e.text), page.rank, page.branch
 FROM (
     SELECT sized.*, sum(sized.size) OVER (
         ORDER BY sized.rank, sized.kind DESC, sized.version DESC ROWS UNBOUNDED PRECEDING) - sized.size < $1 AS is_read
@@ -154,7 +154,7 @@ def build_query(text: str) -> str:
 def read_match(row: Sequence[Any]) -> SearchMatch:
     has_text = row[3] is not None
     return SearchMatch(
-        row[0], bytes(row[1]), row[2], extract_text(row[0], row[3]) if has_text else "", row[4], has_text
+        row[0], bytes(row[1]), row[2], extract_text(row[0], row[3]) if has_text else "", row[4], has_text, row[5]
     )
 
 

@@ -216,7 +216,7 @@ class Store(ImmediateReads, SessionNotesReads, SessionListReads, BranchReads, Re
         # A lone surrogate, which JSON can carry, comes out of SQLite as bytes that are no UTF-8.
         texts = [None if row[3] is None else row[3].decode("utf-8", "replace") for row in rows]
         return [
-            SearchMatch(row[0], row[1], row[2], text or "", row[4], has_text=text is not None)
+            SearchMatch(row[0], row[1], row[2], text or "", row[4], has_text=text is not None, branch=row[5])
             for row, text in zip(rows, texts, strict=True)
         ]
 

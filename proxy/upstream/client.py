@@ -77,7 +77,9 @@ WITHHELD_BODY: Final = (
 
 SERVER_ERRORS_FROM: Final = 500
 TOO_MANY_REQUESTS: Final = 429
-"""Statuses from 500 on, and 429, count as the upstream's failures; other refusals are the client's fault."""
+UNAUTHORIZED: Final = 401
+"""Statuses from 500 on, 429, and 401 to the operator's own key count as the upstream's failures. Other refusals are the
+client's fault."""
 
 _BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
 
@@ -303,11 +305,14 @@ class TargetTransport(httpx2.AsyncBaseTransport):
         assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101  # of an asynchronous transport
         response.stream = _CountedBody(response.stream, self)
         status = response.status_code
-        if status >= SERVER_ERRORS_FROM or status == TOO_MANY_REQUESTS:
+        is_key_refused = status == UNAUTHORIZED and self.target.key is not None
+        if status >= SERVER_ERRORS_FROM or status == TOO_MANY_REQUESTS or is_key_refused:
             label = self._metrics.limit_label("upstream_status", status)
             self._metrics.upstream_errors_total.labels(self.target.name, label).inc()
             if status >= SERVER_ERRORS_FROM:
                 log.warning("upstream %s answered %d", self.target.name, status)
+            elif is_key_refused:  # the client takes it for a refusal of its own key
+                log.warning("upstream %s refuses the key of its api_key_env", self.target.name)
         return response
 
     async def _replace_transport(self) -> None:

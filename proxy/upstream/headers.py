@@ -82,6 +82,7 @@ GOOGLE_KEY: Final = b"x-goog-api-key"
 TOKEN_PREFIXES: Final = ("sk-ant-oat", "eyJ", "ya29.")
 """Beginnings of OAuth tokens: Anthropic's, those of Entra ID (as all JSON Web Tokens), Google's."""
 ANTHROPIC_HOST: Final = "api.anthropic.com"
+GOOGLE_HOST: Final = "generativelanguage.googleapis.com"
 AZURE_DOMAINS: Final = (".azure.com", ".azure.us", ".azure.cn")
 GOOGLE_PATH: Final = re.compile(
     r"/v1beta\w*/(?:models|tunedModels|cachedContents|files)(?:[/:]|$)"

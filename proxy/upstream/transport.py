@@ -35,7 +35,14 @@ from proxy.dialects.cloud_paths import BEDROCK_PREFIX
 from proxy.errors import ConfigError
 from proxy.settings.load import Settings
 from proxy.settings.model import DEMO, PoolSettings
-from proxy.upstream.headers import AZURE_BASE_END, GOOGLE_PATH, OLLAMA_PATH, Headers, choose_key_header
+from proxy.upstream.headers import (
+    AZURE_BASE_END,
+    GOOGLE_HOST,
+    GOOGLE_PATH,
+    OLLAMA_PATH,
+    Headers,
+    choose_key_header,
+)
 from proxy.upstream.http1 import ResponseStream, write_request_head
 
 if TYPE_CHECKING:
@@ -72,6 +79,10 @@ BUNDLES: Final = (
 
 _GOOGLE_BASE_END = re.compile(r"/v1\w*(?:/openai)?$")
 """The end of a base URL that Google's own paths already contain."""
+
+
+_GOOGLE_STABLE_MODELS = re.compile(r"^/v1/models(?=/|$)")
+"""Google's stable path of its models, which is also that of OpenAI. Both take their keys in other headers."""
 
 
 _SHARED_BASE_PATH = re.compile(r"(?:/v1\w*|/openai)?")
@@ -160,6 +171,8 @@ def find_own_base_paths(base_paths: Iterable[str]) -> tuple[str, ...]:
 def find_key_header(target: Target, address: Address, path: str) -> bytes:
     """Return the header that carries the target's key, if it has one, in a request to a client's path."""
     host = address.host.decode("ascii").lower()
+    if (target.strategy == "gemini" or host == GOOGLE_HOST) and not address.base_path.endswith("/openai"):
+        path = _GOOGLE_STABLE_MODELS.sub("/v1beta/models", path)
     return choose_key_header(path, target.key or "", host=host, strategy=target.strategy, key_header=target.key_header)
 
 

@@ -23,7 +23,7 @@ from proxy.context.policy import Policy, check_models, compile_patterns
 from proxy.errors import ConfigError, ProxyError, StoreRefused, UpgradeRequired
 from proxy.events.bus import EventBus
 from proxy.events.webhooks import Webhooks
-from proxy.exchange import learned_lengths, learned_windows, retention
+from proxy.exchange import learned_lengths, learned_windows, retention, warm_vocabulary
 from proxy.exchange.dialect import find_dialect
 from proxy.exchange.fallback import FallbackReason
 from proxy.exchange.message_cache import MessageCache
@@ -33,7 +33,7 @@ from proxy.helper.budget import Budget
 from proxy.helper.queue import make_helper_queue
 from proxy.metrics import Metrics
 from proxy.sessions.live import LiveSessions
-from proxy.settings.load import Settings
+from proxy.settings.load import Settings, find_unreached_upstreams
 from proxy.settings.model import ALL_TENANTS
 from proxy.settings.policy_files import find_own_classes, read_policy_file
 from proxy.store import create_store
@@ -97,6 +97,12 @@ ROUTES = (
         "/model/{model}/invoke-with-response-stream",
         "Messages on Bedrock, managed; also `/invoke`. A body without `anthropic_version` is passed on.",
     ),
+    (
+        "GET",
+        "/v1/models",
+        "The models of all upstreams as one list, also `/v1beta/models`. A single one's list is passed on as it is.",
+    ),
+    ("GET", "/v1/models/{model}", "One model, from the upstream to which its chat requests go."),
     ("POST", "/s/{session}/v1/...", "One of these, in the session that the path names."),
     ("POST", "/v1/compress", "Messages of a gateway, shortened: as many, in their order."),
     ("GET", "/v1/retrieve/{hash}", "The original of a message that was shortened there."),
@@ -220,6 +226,8 @@ class ContextProxy:
         self.services = make_services(settings, self.store)
         for own in find_own_classes(self.services.policies.values()):
             log.info("the policy %s uses %s of %s", own.policy, own.use, own.file)
+        for name, taker in find_unreached_upstreams(settings.active_upstreams).items():
+            log.warning("no request goes to upstream %s: upstream %s comes first, and takes its models", name, taker)
         self.webhooks = Webhooks(settings, self.services.event_bus, self.services.metrics)
         self.draining = False
         self._logged_paths: set[str] = set()
@@ -255,7 +263,7 @@ class ContextProxy:
             await self._run_lifespan(receive, send)
         elif scope["type"] == "http":
             await self._app(scope, receive, send)
-        elif split_session(scope).path in SOCKET_PATHS:
+        elif self._locate(scope).path in SOCKET_PATHS:
             socket = ResponseSocket(
                 scope, receive, send,
                 app=self._app, admit=self._admit, histories=self._histories,
@@ -292,7 +300,10 @@ class ContextProxy:
         self.webhooks.start()
         self._retention_task = asyncio.create_task(retention.run_retention(self.services), name="retention")
         lengths_task = asyncio.create_task(learned_lengths.load_lengths(self.services), name="learned-lengths")
-        self.services.background_tasks |= {self._retention_task, lengths_task}
+        reading = warm_vocabulary.read_last_vocabulary(self.services)
+        self.services.background_tasks |= {
+            self._retention_task, lengths_task, asyncio.create_task(reading, name="vocabulary")
+        }  # fmt: skip
 
     async def _close_services(self) -> None:
         """Stop all background work, and close the store last, after any error too: queued items must be written."""
@@ -330,11 +341,14 @@ class ContextProxy:
             return
         await self._route_data(scope, receive, send, is_gateway=route.kind == "gateway")
 
+    def _locate(self, scope: Scope) -> SessionPath:
+        """Split the path of a request, and leave out an upstream's base path."""
+        place, base_paths = split_session(scope), self.services.client.base_paths
+        return place.without_base(base_paths) if base_paths else place
+
     async def _route_data(self, scope: Scope, receive: Receive, send: Send, *, is_gateway: bool) -> None:
         """Serve a request of an agent or a gateway: by the proxy where it knows the path, else by the upstream."""
-        place = split_session(scope)
-        if base_paths := self.services.client.base_paths:
-            place = place.without_base(base_paths)
+        place = self._locate(scope)
         _, path, raw = place
         caller: Caller = scope[CALLER_KEY]
         share_owner = find_share_owner(caller.tenant, caller.name)

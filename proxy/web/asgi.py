@@ -329,8 +329,8 @@ def log_requests(app: App) -> App:
     """Return the outermost layer: the request log, one line for each request that `app` has answered.
 
     The line holds the method, the path without its query, the status and the milliseconds. For a managed request it
-    also holds the session, the policy, the prompt's tokens before and after, and the cached tokens. It never holds a
-    header, a body, a query or an error's text, because these may contain credentials and messages.
+    also holds the session, the policy, the upstream, the prompt's tokens before and after, and the cached tokens. It
+    never holds a header, a body, a query or an error's text, because these may contain credentials and messages.
 
     The exchange writes its fields into the scope; this layer adds those of the connection. Probes are logged at
     debug level, because they come every few seconds.

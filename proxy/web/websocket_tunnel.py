@@ -19,6 +19,7 @@ from proxy.errors import UpgradeRequired
 from proxy.settings.load import Settings
 from proxy.upstream.client import UpstreamClient
 from proxy.web.asgi import App, Message, Receive, Scope, Send
+from proxy.web.passthrough import select_passthrough_target
 from proxy.web.responses_websocket import make_http_scope, receive_empty_body
 from proxy.web.routes import PathRules
 
@@ -83,7 +84,7 @@ async def relay_tunnel(
     rules: PathRules,
     on_allowed: Callable[[], None],
 ) -> None:
-    """Connect to the upstream that the query's model names, else to the first, and pass on what both sides say.
+    """Connect to the upstream that the query's model names, else as any other request, and pass on what both sides say.
 
     path: percent-encoded, as received. Raises Forbidden, UpgradeRequired and the errors of `open_websocket` before the
     client's handshake is answered.
@@ -92,7 +93,7 @@ async def relay_tunnel(
 
     end: TunnelEnd = scope[TUNNEL_KEY]
     named = parse_qs(scope["query_string"].decode("latin-1")).get("model", [None])[0]
-    target = client.select_target(named)
+    target = select_passthrough_target(client, path, scope["headers"], named)
     if target.key is not None:
         rules.check("GET", path)
     on_allowed()

@@ -110,6 +110,41 @@ async def test_a_path_that_is_not_there_is_looked_for_in_the_base_url(tmp_path: 
     assert "check its path" in found["upstream default"]["remedy"]
 
 
+async def test_each_of_several_upstreams_is_looked_at_by_a_model_that_is_routed_there(tmp_path: Path) -> None:
+    model, key = StrictMessages(), {"ANTHROPIC_API_KEY": "sk-ant-one"}
+
+    async def claude(request: Any, there: Any) -> None:
+        await (answers_404 if request.line.startswith(b"GET") else model)(request, there)
+
+    async with run_upstream(ScriptedModel()) as one, run_upstream(claude) as two:
+        config = tmp_path / "config.toml"
+
+        def write(first: str) -> tuple[str, str]:
+            config.write_text(
+                f'[upstreams.gpt]\nbase_url = "http://127.0.0.1:{one.port}/v1"\n{first}\n'
+                f'[upstreams.claude]\nbase_url = "http://127.0.0.1:{two.port}/v1"\nstrategy = "anthropic"\n'
+                'models = ["claude-opus-*"]\n[upstreams.helper]\nbase_url = "demo"\nmodels = []\n'
+            )
+            return "--config", str(config)
+
+        code, found = await to_thread(tmp_path, *write('models = ["gpt-*"]'), "--send", **key)
+        assert code == 0
+        assert "gpt-5-mini has" in found["model of gpt"]["text"]
+        assert found["model of claude"]["text"].startswith("claude-opus-")
+        assert {name for name in found if name.endswith(" helper")} == {"upstream helper"}
+        code, found = await to_thread(
+            tmp_path, *write('models = ["gpt-*"]'), "--send", "--model", "claude-opus-5-5", **key
+        )
+        assert code == 0
+        assert "claude-opus-5-5 answered" in found["request to claude"]["text"]
+        assert "model of gpt" not in found
+        code, found = await to_thread(tmp_path, *write(""))
+        assert (code, found["routing to claude"]["status"]) == (1, "fault")
+        assert "gpt comes first" in found["routing to claude"]["text"]
+        assert "upstreams.gpt.models" in found["routing to claude"]["remedy"]
+    assert all(b"claude" not in request.body for request in one.requests)
+
+
 async def test_nothing_is_sent_that_costs_unless_it_is_asked_for(tmp_path: Path) -> None:
     model = ScriptedModel()
     async with run_upstream(model) as upstream:

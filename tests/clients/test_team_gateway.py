@@ -13,6 +13,7 @@ from tests.raw_upstream import RawRequest, run_upstream
 from tests.scripted_model import ScriptedModel
 from tests.strict_gemini import StrictGemini
 from tests.strict_messages import StrictMessages
+from tests.web.test_list_models import run_team
 
 # Any, where a package is not installed as well: then the tests are skipped with these reasons.
 anthropic: Any = pytest.importorskip("anthropic", reason="the anthropic SDK is not installed")
@@ -69,3 +70,17 @@ async def test_each_sdk_needs_the_proxys_key_alone_and_each_provider_gets_the_op
     assert list_credentials(claude.received) == {(b"x-api-key", b"sk-ant-operator-2")}
     assert list_credentials(gemini.received) == {(b"x-goog-api-key", b"AIza-operator-3")}
     assert claude.refusals == gemini.refusals == []
+
+
+async def test_each_sdk_lists_the_models_of_all_providers_in_its_own_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with run_team(monkeypatch, keys=[make_key(KEY)]) as team:
+        base = f"http://127.0.0.1:{team.proxy.port}"
+        async with openai.AsyncOpenAI(base_url=f"{base}/v1", api_key=KEY, max_retries=0) as client:
+            found = [(one.id, one.owned_by) async for one in client.models.list()]
+            assert found == [("gpt-5", "openai"), ("claude-x", "anthropic"), ("gemini-3", "google")]
+        async with anthropic.AsyncAnthropic(base_url=base, api_key=KEY, max_retries=0) as client:
+            listed = [(one.id, one.display_name) async for one in client.models.list(limit=1)]
+            assert listed == [("gpt-5", "gpt-5"), ("claude-x", "X")]
+        async with genai.Client(api_key=KEY, http_options=genai.types.HttpOptions(base_url=base)).aio as client:
+            names = [one.name async for one in await client.models.list()]
+            assert names == ["models/gpt-5", "models/gemini-3"]

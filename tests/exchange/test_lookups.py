@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proxy.errors import StoreUnavailable
+from proxy.exchange.lookups import WHOLE_LINE, find_lines
+from proxy.store.branch_positions import BranchFork
 from proxy.store.full_text_search import SearchMatch
 from tests.proxy_server import Agent, RunningProxy, run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream, wait_until
@@ -59,6 +62,56 @@ async def test_e6_a_prompt_is_searched_for_once_and_only_in_a_session_with_a_nam
         await agent.say("other thing")
         await agent.send()
         assert asked == ["handshake port zebra", "other thing"]
+
+
+@pytest.mark.parametrize("policy", ["chat", "hierarchical"])
+async def test_what_the_client_has_gone_back_behind_is_not_found_any_more(policy: str) -> None:
+    """The client edits its second message: what it said there, and after it, has others in its place."""
+    model = ScriptedModel("Noted.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy=policy) as proxy:
+        agent = Agent(proxy, NAMED)
+        await agent.say("the zebra lives in the north garden")
+        await agent.say("the zebra handshake uses port 4711")
+        await agent.say("the zebra password is hunter2")
+        del agent.messages[2:]
+        await agent.say("the zebra handshake uses port 5822")
+        await agent.say("the zebra sleeps at noon")
+        agent.messages = []  # the client begins anew under the same name, as after a compaction of its own
+        await agent.say("tell me the port of the zebra handshake and its garden and its password")
+        last = model.texts()[-1]
+        assert "uses port 5822" in last
+        assert policy != "chat" or "north garden" in last
+        assert "4711" not in last
+        assert "hunter2" not in last
+
+
+async def test_a_fork_finds_what_it_shares_before_it_is_stored(tmp_path: Path) -> None:
+    """The client sends the end of its history alone, and has gone back there."""
+    model = ScriptedModel("Noted.")
+    db = str(tmp_path / "store.sqlite3")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="chat", db=db) as proxy:
+        agent = Agent(proxy, NAMED)
+        await agent.say("the zebra lives in the north garden")
+        agent.messages = []
+        await agent.say("the zebra sleeps at noon")
+        await agent.say("the zebra handshake uses port 4711")
+        del agent.messages[2:]
+        await agent.say("tell me the garden and the port of the zebra handshake")
+        last = model.texts()[-1]
+        assert "north garden" in last
+        assert "4711" not in last
+
+
+def test_the_lines_of_a_session_leave_out_what_was_left_behind() -> None:
+    assert find_lines([BranchFork("a", None, None)]) == {"a": WHOLE_LINE}
+    forks = [BranchFork(*one) for one in (("c", "b", 7), ("d", "a", 2), ("b", "a", 4), ("a", None, None))]
+    assert find_lines(forks) == {"c": WHOLE_LINE, "b": 7, "a": 4}
+    assert find_lines([forks[1], forks[0], *forks[2:]]) == {"d": WHOLE_LINE, "a": 2}
+    other = [BranchFork("y", "x", 3), BranchFork("z", "x", 1), BranchFork("x", None, None)]
+    assert find_lines([*forks, *other]) == {"c": WHOLE_LINE, "b": 7, "a": 4, "y": WHOLE_LINE, "x": 3}
+    assert find_lines([BranchFork("new", "a", 1), *forks]) == {"new": WHOLE_LINE, "a": 1}
+    assert find_lines([BranchFork("a", "b", 1), BranchFork("b", "a", 1)]) == {}, "a circle is a fault"
+    assert find_lines([BranchFork("b", "gone", 3), BranchFork("b", None, None)]) == {"b": WHOLE_LINE}
 
 
 async def test_a_match_whose_text_was_not_read_is_not_a_hit() -> None:

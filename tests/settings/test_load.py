@@ -10,15 +10,19 @@ from pydantic import ValidationError
 
 from proxy.context.models import find_model
 from proxy.errors import ConfigError
+from proxy.metrics import Metrics
 from proxy.settings.load import (
     Settings,
     UpstreamSettings,
     find_program,
     find_shipped_file,
+    find_unreached_upstreams,
     load_settings,
     mask_password,
+    select_upstream,
 )
 from proxy.tokenizers import TOKENIZERS
+from proxy.upstream.client import UpstreamClient
 
 
 def write(folder: Path, text: str) -> Path:
@@ -174,6 +178,33 @@ def test_targets_are_one_upstream_or_those_named_or_the_demo(tmp_path: Path) -> 
         "default": UpstreamSettings(base_url="demo")
     }
     assert Settings().active_upstreams == {"default": UpstreamSettings(base_url="demo")}
+
+
+def make_upstreams(**patterns: list[str]) -> dict[str, UpstreamSettings]:
+    return {name: UpstreamSettings(base_url="http://127.0.0.1:1", models=tuple(p)) for name, p in patterns.items()}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "unreached"),
+    [
+        ({"a": ["*"], "b": ["claude-*"]}, {"b": "a"}), ({"a": ["gpt-*"], "b": ["*"]}, {}),
+        ({"a": ["gpt-*"], "b": ["*"], "c": ["gemini-*"]}, {"c": "b"}), ({"a": ["*"], "helper": []}, {}),
+        ({"a": ["claude-*"], "b": ["claude-opus-*", "claude-x"]}, {"b": "a"}),
+        ({"a": ["claude-*"], "b": ["claude-opus-*", "gpt-5"]}, {}), ({"a": ["gpt-?"], "b": ["gpt-*"]}, {}),
+        ({"a": ["gpt-[45]"], "b": ["gpt-4"]}, {}), ({"a": ["*-mini"], "b": ["gpt-*"]}, {}),
+        ({"a": ["gpt-5"], "b": ["gpt-5"]}, {"b": "a"}),
+    ],
+)  # fmt: skip
+def test_an_upstream_that_gets_no_request_is_found(patterns: dict[str, list[str]], unreached: dict[str, str]) -> None:
+    """Nothing is said that cannot be told for sure, as with sets of characters."""
+    assert find_unreached_upstreams(make_upstreams(**patterns)) == unreached
+
+
+def test_the_upstream_of_a_model_is_the_one_to_which_requests_go() -> None:
+    upstreams = make_upstreams(a=["gpt-*"], helper=[], b=["claude-*", "gpt-5"])
+    client = UpstreamClient(Settings(upstreams=upstreams), Metrics())
+    for model in ("gpt-5", "claude-x", "nobody's", ""):
+        assert select_upstream(upstreams, model) == client.select_target(model).name
 
 
 def test_shipped_policies_can_all_be_named_and_read() -> None:

@@ -5,6 +5,7 @@ import msgspec
 from proxy.store import create_store
 from proxy.store.base import BranchRow, ExchangeRow, Row
 from proxy.store.branch_positions import (
+    BranchFork,
     BranchKind,
     BranchKindRecord,
     BranchKindRow,
@@ -39,6 +40,16 @@ async def test_the_branches_of_a_session_and_what_they_are(store: Store, make: R
         BranchKindRecord(name, "main", b"system", works=False) for name in ("other", "main")
     ]
     assert await store.read_branch_kinds("t1", "s2") == await store.read_branch_kinds("t2", "s1") == []
+
+
+async def test_where_the_branches_of_a_session_fork(store: Store, make: RowFactory) -> None:
+    fork = msgspec.structs.replace(make.branch("fork", at=2.0), parent="main", fork_key=b"k7")
+    lost = msgspec.structs.replace(make.branch("lost", at=3.0), parent="main", fork_key=b"not stored")
+    await store.put([*make.begin(), make.message(b"k7", position=7), fork, lost])
+    assert await store.read_branch_forks("t1", "s1") == [
+        BranchFork("lost", "main", None), BranchFork("fork", "main", 7), BranchFork("main", None, None),
+    ]  # fmt: skip
+    assert await store.read_branch_forks("t1", "s2") == await store.read_branch_forks("t2", "s1") == []
 
 
 async def test_the_lengths_of_a_sessions_branches_without_its_side_calls(store: Store, make: RowFactory) -> None:

@@ -159,6 +159,7 @@ async def test_e6_summaries_are_found_beside_what_they_stand_for(store: Store, m
     await store.put([summary(make, 0, "a stub of the migration", 2, stage="truncate_results")])
     (found,) = await store.search("t1", "s1", "migration")
     assert (found.kind, found.key, found.text) == ("summary", digest("m", 0), "summary of the migration")
+    assert found.branch == "main"
 
 
 async def test_e6_no_search_sees_another_session_or_tenant(store: Store) -> None:

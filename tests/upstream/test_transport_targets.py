@@ -5,7 +5,7 @@ import ssl
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -19,6 +19,7 @@ from proxy.upstream.transport import (
     Target,
     create_client_context,
     create_transport,
+    find_key_header,
     find_own_base_paths,
     parse_address,
     read_targets,
@@ -27,9 +28,28 @@ from tests.raw_upstream import HEAD, STREAM, Connection, RawRequest, read_reques
 from tests.upstream.conftest import EVENTS, connections, listening, post_and_read, serving, sound, transport_of
 
 
-def target(base_url: str) -> Target:
-    [made] = read_targets(Settings(upstreams={"t": UpstreamSettings(base_url=base_url)}))
+def target(base_url: str, **more: Any) -> Target:
+    [made] = read_targets(Settings(upstreams={"t": UpstreamSettings(base_url=base_url, **more)}))
     return made
+
+
+@pytest.mark.parametrize(
+    ("base", "strategy", "path", "header"),
+    [
+        ("https://generativelanguage.googleapis.com", "openai", "/v1/models", b"x-goog-api-key"),
+        ("https://generativelanguage.googleapis.com/v1beta", "openai", "/v1/models/gemini-3", b"x-goog-api-key"),
+        ("https://gateway.lan", "gemini", "/v1/models/gemini-3", b"x-goog-api-key"),
+        ("https://generativelanguage.googleapis.com/v1beta/openai", "gemini", "/v1/models", b"authorization"),
+        ("https://generativelanguage.googleapis.com", "gemini", "/v1/chat/completions", b"authorization"),
+        ("https://api.openai.com/v1", "openai", "/v1/models", b"authorization"),
+    ],
+)
+def test_the_key_of_a_google_upstream_goes_where_its_paths_of_models_read_it(
+    base: str, strategy: str, path: str, header: bytes
+) -> None:
+    """Google's stable path of its models is also that of OpenAI, whose keys are tokens."""
+    made = target(base, strategy=strategy)
+    assert find_key_header(made, parse_address(made), path) == header
 
 
 @pytest.mark.parametrize(

@@ -150,11 +150,11 @@ async def test_several_upstreams_are_distinguished_by_the_model() -> None:
             odd = await proxy.post(b'{"model":"claude-x","messages":[]}')
             assert odd.message["content"] == "I am the second."
             await proxy.post({"model": "claude-x", "input": "a"}, path="/v1/embeddings")
-            await send_raw(proxy.port, get("/v1/models"))
+            await send_raw(proxy.port, get("/v1/files"))
             policies = await proxy.rows("SELECT upstream, policy FROM exchanges ORDER BY started_at")
     assert policies == [("one", "passthrough"), ("two", "thrifty"), ("two", "thrifty"), ("one", "passthrough")]
     assert second.received[-1].line == b"POST /v1/embeddings HTTP/1.1"
-    assert first.received[-1].line == b"GET /v1/models HTTP/1.1"
+    assert first.received[-1].line == b"GET /v1/files HTTP/1.1"
 
 
 async def test_an_upstream_with_a_key_of_its_own_never_sees_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +166,24 @@ async def test_an_upstream_with_a_key_of_its_own_never_sees_the_clients(monkeypa
             await proxy.post(HELLO, key="sk-the-clients")
     assert model.received[0].all(b"authorization") == [b"Bearer sk-the-upstreams-own"]
     assert b"sk-the-clients" not in model.received[0].raw
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+async def test_a_refusal_of_the_operators_key_is_counted_and_logged_with_its_upstream(
+    is_own: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client reads it as a refusal of its own key, so only the operator can tell the two apart."""
+    monkeypatch.setenv("UPSTREAM_KEY", "sk-the-upstreams-own")
+
+    async def refuse(_: Any, there: Any) -> None:
+        await send_reply(there, b"401 Unauthorized", b'{"error": {"message": "Incorrect API key provided"}}')
+
+    async with run_upstream(refuse) as upstream:
+        key = {"api_key_env": "UPSTREAM_KEY"} if is_own else {}
+        async with run_proxy("", upstreams={"a": {"base_url": url(upstream.port), **key}}) as proxy:
+            assert (await proxy.post(HELLO)).status == 401
+            assert proxy.count("upstream_errors_total", upstream="a", kind="401") == int(is_own)
+    assert ("upstream a refuses the key of its api_key_env" in caplog.text) is is_own
 
 
 async def test_our_own_headers_do_not_reach_the_upstream() -> None:

@@ -459,6 +459,7 @@ async def test_a_managed_request_has_one_line_with_its_session_policy_tokens_and
         assert (line["level"], line["method"], line["path"], line["status"]) == ("info", "POST", CHAT, 200)
         assert (line["session"], line["policy"], line["cached"]) == ("s", "thrifty", 7)
         assert line["tokens_before"] == line["tokens_after"] > 0
+        assert line["upstream"] == "default"
         assert 0 < line["ms"] < 10_000
         assert "outcome" not in line
         assert "broken_off" not in line

@@ -333,7 +333,7 @@ async def test_with_several_upstreams_a_request_goes_where_the_model_of_its_path
             body = b'{ "model":"embed-3",  "model_x": 1}'
             await send_raw(port, make_post("/v1/embeddings", body, json_type))
             await send_raw(port, make_post("/v1/embeddings", b"not json", json_type))
-            await send_raw(port, b"GET /v1/models HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            await send_raw(port, b"GET /v1/files HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
             for path in ("/v1beta/models/embed-3:embedContent", "/openai/deployments/embed-3/embeddings"):
                 await send_raw(port, make_post(path, b'{"model":"gpt-5"}', json_type, b"x-goog-api-key: own"))
             await send_raw(port, b"GET /v1/models/embed-3 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")

@@ -381,6 +381,26 @@ async def test_a_session_in_the_path_and_headers_of_a_frame_count() -> None:
         assert request.all(b"openai-beta") == request.all(b"sec-websocket-key") == request.all(b"upgrade") == []
 
 
+@pytest.mark.parametrize("base", ["/api/v1", "/inference/v1"])
+async def test_a_client_that_changed_the_host_alone_has_the_socket_under_its_providers_path(base: str) -> None:
+    """A base path below /api is a path of chat, not of the admin API. Other paths are tunnels, as before."""
+    model = StrictResponses([Say("One.")], [Say("Two.")])
+    async with run_upstream(model) as upstream:
+        upstreams = {"main": {"base_url": f"http://127.0.0.1:{upstream.port}{base}"}}
+        async with run_proxy("", upstreams=upstreams) as proxy:
+            for path in (f"{base}/responses", f"/s/own{base}/responses"):
+                async with socket(proxy, path) as websocket:
+                    await ask(websocket, [HELLO])
+            with pytest.raises(InvalidStatus) as refused:
+                async with socket(proxy, f"/other{base}/responses"):
+                    pass
+            assert refused.value.response.status_code == 426
+            sessions = await proxy.rows("SELECT session FROM sessions ORDER BY created_at")
+    assert [one.line.split()[1] for one in upstream.requests[:2]] == [f"{base}/responses".encode()] * 2
+    assert len(sessions) == 2
+    assert sessions[1] == ("own",)
+
+
 async def test_a_client_that_leaves_ends_the_request_upstream() -> None:
     async def slow(_: RawRequest, connection: Connection) -> None:
         await connection.send(STREAM)
