@@ -28,7 +28,7 @@ from proxy.exchange import cost, result_clearing
 from proxy.exchange.cost import Meter
 from proxy.exchange.services import ERROR_BODY_BYTES, CachePings, Incoming, Services, WaitingPings
 from proxy.exchange.turn import Turn
-from proxy.sessions.branch import Branch
+from proxy.sessions.branch import Branch, BranchId
 from proxy.store.base import OutcomeRow
 from proxy.upstream.client import SUCCESS_STATUSES, Target, UpstreamRequest
 
@@ -66,6 +66,8 @@ class _Pinged(NamedTuple):
     outcome: OutcomeRow
     meter: Meter
     model: Model
+    tip_key: bytes
+    """The chain key of the request's end."""
     labels: tuple[str, str, str]
     """Labels of the metrics of tokens and dollars."""
     started_at: float
@@ -75,6 +77,8 @@ class _Pinged(NamedTuple):
 def schedule_pings(services: Services, turn: Turn, target: Target, incoming: Incoming) -> None:
     """Schedule the pings of the turn's prompt, if it can have any, in place of earlier ones of the branch."""
     pings, branch = services.cache_pings, turn.located.branch
+    if branch.last_request.tip_key != turn.tip_key:
+        return  # a newer request came before this answer had ended
     pings.end([branch.id])
     pinged = _find_pinged(services, turn, target, incoming)
     if pinged is None or pings.is_closed or branch.id[:2] in pings.stopped:
@@ -120,6 +124,7 @@ def _find_pinged(services: Services, turn: Turn, target: Target, incoming: Incom
         outcome,
         meter,
         services.models_by_name.get(turn.request.model, model),
+        turn.tip_key,
         services.metrics.limit_usage_labels(turn.request.model, turn.enriched.policy.name, turn.upstream),
         turn.started_at,
     )
@@ -135,15 +140,12 @@ async def _keep_alive(services: Services, pinged: _Pinged) -> None:
             while name[:2] in services.cache_pings.sending:  # noqa: ASYNC110  # rare, and short
                 await asyncio.sleep(BUSY_CHECK_S)
             began = services.now()
-            if began >= used_at + ttl_s:
-                return  # the answer took longer, or the machine slept: nothing is cached any more
+            if began >= used_at + ttl_s or pinged.branch.last_request.tip_key != pinged.tip_key:
+                return  # the answer took longer, the machine slept, or another request came meanwhile
             used_at = began
             pinged = await _ping(services, pinged, began)
     except _PingsEnded:
-        stopped = services.cache_pings.stopped
-        stopped[name[:2]] = None
-        while len(stopped) > MAX_STOPPED_SESSIONS:
-            del stopped[next(iter(stopped))]
+        _stop_session(services.cache_pings, name)
     except Exception:  # nobody awaits this task: counted and logged, and the cache expires as it would without it
         services.metrics.internal_errors_total.labels(where="cache_ping").inc()
         log.exception("a prompt cache cannot be kept warm")
@@ -151,6 +153,15 @@ async def _keep_alive(services: Services, pinged: _Pinged) -> None:
         waiting = services.cache_pings.waiting.get(name)
         if waiting is not None and waiting.task is asyncio.current_task():
             del services.cache_pings.waiting[name]
+
+
+def _stop_session(pings: CachePings, name: BranchId) -> None:
+    """End the pings of this branch's session. Later requests of the session get none."""
+    pings.stopped[name[:2]] = None
+    while len(pings.stopped) > MAX_STOPPED_SESSIONS:
+        del pings.stopped[next(iter(pings.stopped))]
+    del pings.waiting[name]  # its own task is at its end
+    pings.end_session(*name[:2])
 
 
 class _PingsEnded(Exception):

@@ -135,6 +135,10 @@ class CachePings:
             if (found := self.waiting.pop(name, None)) is not None:
                 found.task.cancel()
 
+    def end_session(self, tenant: str, session: str) -> None:
+        """End the pings of all branches of a session."""
+        self.end([name for name in self.waiting if name[:2] == (tenant, session)])
+
     def close(self) -> None:
         """End all pings. None begins any more."""
         self.is_closed = True
@@ -237,7 +241,7 @@ class Services:
         """Forget a session whose rows were removed: its next request stores it whole."""
         self.histories.remove_session(tenant, session)
         self.items.remove_session(tenant, session)
-        self.cache_pings.end([name for name in self.cache_pings.waiting if name[:2] == (tenant, session)])
+        self.cache_pings.end_session(tenant, session)
         live_session = self.live_sessions.find_session(tenant, session)
         if live_session is not None:
             self.live_sessions.forget_session(live_session)

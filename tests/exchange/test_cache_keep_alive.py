@@ -17,6 +17,7 @@ from proxy.context.models import Model
 from proxy.dialects.usage import Usage
 from proxy.exchange import cache_keep_alive, cost
 from proxy.exchange.cost import read_meter
+from proxy.operator import edit_messages
 from proxy.web.app import ContextProxy
 from tests import strict_messages
 from tests.dialect_agents import Json, MessagesAgent, read_words
@@ -30,7 +31,7 @@ MARGIN_S = 1.5
 PINGS = 2
 SYSTEM = [{"type": "text", "text": "You are a careful engineer. " * 400, "cache_control": {"type": "ephemeral"}}]
 TEXT = [{"type": "text", "text": "Done."}]
-JSON = b"content-type: application/json"
+JSON_TYPE = b"content-type: application/json"
 OUTCOMES = ("warm", "cold", "refused", "failed", "cancelled", "dropped")
 
 
@@ -75,8 +76,8 @@ async def test_pings_keep_the_cache_warm_and_are_billed_beside_the_exchange() ->
     async with serving(model) as proxy:
         agent = make_agent(proxy, stream=True, more={"metadata": {"user_id": "u"}})
         await proxy.get("/api/live")  # the first request builds the API, which takes a while
-        began = time.monotonic()
         await agent.work("Find the fault.")
+        answered = time.monotonic()
         await proxy.outcomes()
         paid, without = proxy.read_dollars()
         (line,) = (await proxy.get("/api/live")).json()["items"]
@@ -91,7 +92,7 @@ async def test_pings_keep_the_cache_warm_and_are_billed_beside_the_exchange() ->
         assert proxy.read_dollars()[1] == without
         (line,) = (await proxy.get("/api/live")).json()["items"]
         assert line["figures"]["cost"] == pytest.approx(proxy.read_dollars()[0]), "no sum from before the pings"
-        await asyncio.sleep(began + LIFETIME_S + 0.2 - time.monotonic())
+        await asyncio.sleep(answered + LIFETIME_S + 0.1 - time.monotonic())
         await agent.work("And now?")
         await proxy.outcomes()
         rows = await proxy.rows("SELECT meter, predicted FROM exchanges ORDER BY started_at")
@@ -158,7 +159,7 @@ class Answering(StrictMessages):
             await connection.reader.read(1)  # until the proxy closes the connection
             self.pings.append({})
             return
-        await send_reply(connection, self.status, b"{}", JSON)
+        await send_reply(connection, self.status, b"{}", JSON_TYPE)
 
 
 @pytest.mark.parametrize("status", [b"400 Bad", b"429 Slow", b"500 Broken", b"200 OK"])
@@ -175,6 +176,17 @@ async def test_a_refusal_ends_the_pings_of_the_session(status: bytes) -> None:
         assert len(proxy.app.services.cache_pings.waiting) == 1, "another session may have pings"
     assert len(model.pings) == 1
     assert count_pings(proxy) == {"failed" if status == b"200 OK" else "refused": 1}
+
+
+async def test_a_refusal_ends_the_pings_of_the_other_branches_too() -> None:
+    model = Answering(TEXT)
+    async with serving(model) as proxy:
+        for prompt in ("Find the fault.", "Find the word.", "Find the file."):
+            await make_agent(proxy).work(prompt)
+        assert len(proxy.app.services.cache_pings.waiting) == 3
+        await wait_for_end(proxy)
+        await asyncio.sleep(LIFETIME_S - MARGIN_S)
+    assert len(model.pings) == 1
 
 
 async def test_a_ping_that_the_cache_did_not_serve_is_the_last_one_and_is_billed(
@@ -233,6 +245,45 @@ async def test_a_session_that_is_removed_has_no_pings() -> None:
         assert not proxy.app.services.cache_pings.waiting
 
 
+async def test_a_text_that_is_erased_is_not_sent_again() -> None:
+    model = StrictMessages(TEXT)
+    async with serving(model) as proxy:
+        await make_agent(proxy).work("Find the secret.")
+        messages = (await proxy.get("/api/sessions/a/messages")).json()["items"]
+        (gid,) = {one["group"] for one in messages if "secret" in json.dumps(one)}
+        assert len(proxy.app.services.cache_pings.waiting) == 1
+        ((tenant, session, _),) = proxy.app.services.cache_pings.waiting
+        await edit_messages.remove(proxy.app.services, tenant, session, [gid])
+        assert not proxy.app.services.cache_pings.waiting
+
+
+async def test_an_older_answer_that_ends_later_has_no_ping() -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: RawRequest, connection: Connection) -> None:
+        begun.set()
+        message = model.make_message(model.bodies[-1], TEXT)
+        await go.wait()
+        await send_reply(connection, b"200 OK", json.dumps(message).encode(), JSON_TYPE)
+
+    model = StrictMessages(TEXT, slow, TEXT)
+    async with serving(model, pings=1) as proxy:
+        agent = make_agent(proxy)
+        await agent.work("Find the fault.")
+        agent.messages.append({"role": "user", "content": "And now?"})
+        late = make_agent(proxy, messages=[*agent.messages])
+        waiting = asyncio.create_task(late.ask())
+        await begun.wait()
+        agent.messages += [{"role": "assistant", "content": TEXT}, {"role": "user", "content": "Go on."}]
+        await agent.ask()
+        (newer,) = (one.task for one in proxy.app.services.cache_pings.waiting.values())
+        go.set()
+        await waiting
+        assert not newer.cancelled()
+        await wait_for_end(proxy)
+        assert [one["messages"][-1]["content"][0]["text"] for one in model.pings] == ["Go on."]
+
+
 async def test_branches_and_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_keep_alive, "MAX_WAITING_BRANCHES", 2)
     async with serving(StrictMessages(TEXT)) as proxy:
@@ -274,19 +325,26 @@ async def test_a_prompt_without_breakpoints_and_the_control_arm_have_no_pings() 
         assert not proxy.app.services.cache_pings.waiting
 
 
+SERVED = {"cache_read_input_tokens": 3000}
+LONG_WRITE = {"cache_creation_input_tokens": 3000, "cache_creation": {"ephemeral_1h_input_tokens": 3000}}
+
+
 @pytest.mark.parametrize(
-    ("system", "waits"),
+    ("system", "usage", "waits"),
     [
-        (SYSTEM, 1),
-        ("Be careful. " * 800, 0),
-        ([{**SYSTEM[0], "cache_control": {"type": "ephemeral", "ttl": "1h"}}], 0),
+        (SYSTEM, SERVED, 1),
+        (SYSTEM, {"cache_read_input_tokens": 0}, 0),
+        (SYSTEM, {}, 0),
+        (SYSTEM, LONG_WRITE, 0),
+        ("Be careful. " * 800, SERVED, 0),
+        ([{**SYSTEM[0], "cache_control": {"type": "ephemeral", "ttl": "1h"}}], SERVED, 0),
     ],
 )
-async def test_breakpoints_for_five_minutes_are_asked_for_whatever_an_upstream_reports(system: Any, waits: int) -> None:
+async def test_only_what_is_cached_for_five_minutes_is_kept_warm(system: Any, usage: Json, waits: int) -> None:
     async def answer(_: RawRequest, connection: Connection) -> None:
         made = model.make_message(model.bodies[-1], TEXT)
-        usage = {"input_tokens": 10, "cache_read_input_tokens": 3000, "output_tokens": 5}
-        await send_reply(connection, b"200 OK", json.dumps(made | {"usage": usage}).encode(), JSON)
+        reported = {"input_tokens": 10, "output_tokens": 5, **usage}
+        await send_reply(connection, b"200 OK", json.dumps(made | {"usage": reported}).encode(), JSON_TYPE)
 
     model = StrictMessages(answer)
     async with serving(model, cache={"breakpoints": False}) as proxy:
@@ -311,7 +369,7 @@ async def test_an_answer_that_took_longer_than_the_cache_lives_has_no_ping() -> 
     async def slow(_: RawRequest, connection: Connection) -> None:
         await asyncio.sleep(LIFETIME_S + 0.1)
         message = {**model.make_message(model.bodies[-1], TEXT), "id": "msg_slow"}
-        await send_reply(connection, b"200 OK", json.dumps(message).encode(), JSON)
+        await send_reply(connection, b"200 OK", json.dumps(message).encode(), JSON_TYPE)
 
     model = StrictMessages(slow)
     async with serving(model) as proxy:
