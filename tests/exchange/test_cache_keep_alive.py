@@ -18,6 +18,7 @@ from proxy.dialects.usage import Usage
 from proxy.exchange import cache_keep_alive, cost
 from proxy.exchange.cost import read_meter
 from proxy.operator import edit_messages
+from proxy.operator.experiment_report import build_report, make_measure_cache
 from proxy.web.app import ContextProxy
 from tests import strict_messages
 from tests.dialect_agents import Json, MessagesAgent, read_words
@@ -376,6 +377,19 @@ async def test_an_answer_that_took_longer_than_the_cache_lives_has_no_ping() -> 
         await make_agent(proxy).work("Find the fault.")
         await wait_for_end(proxy)
     assert model.pings == []
+
+
+async def test_the_report_of_an_experiment_has_the_pings_of_managed_sessions() -> None:
+    model = StrictMessages(TEXT)
+    async with serving(model, experiment={"control": 1e-9}) as proxy:
+        await make_agent(proxy).work("Find the fault.")
+        await wait_for_end(proxy)
+        await proxy.outcomes()
+        found = await build_report(proxy.app.services, make_measure_cache(), None)
+    assert (found.managed_sessions, found.pings) == (1, PINGS)
+    (predicted, reported), dollars = msgspec.structs.astuple(found.predictions["managed"]), found.pings_dollars
+    assert 0 < dollars < reported
+    assert predicted == pytest.approx(reported), "pings are no error of the prediction"
 
 
 def test_pings_are_paid_and_would_not_be_without_the_proxy() -> None:
