@@ -311,9 +311,9 @@ class Metrics:
         self.cache_pings_total = self._counter(
             "cache_pings_total",
             ("outcome",),
-            "Pings that keep a provider's cache warm (`cache.keep_alive_pings`): `warm` was served from the cache, "
-            "`cold` was not, `refused` and `failed` got no answer. `cancelled`: a request came or the proxy stopped "
-            "meanwhile. `dropped`: too many branches waited.",
+            "Pings that keep a provider's cache warm (`cache.keep_alive_pings`). `warm` was served from the cache, "
+            "`cold` was not. `answered` got an answer that was not asked for. `refused` and `failed` got an error. "
+            "`cancelled`: a request came or the proxy stopped meanwhile. `dropped`: too many branches waited.",
         )
         self.level_tokens = self._histogram(
             "level_tokens", TOKEN_BUCKETS, ("level",), "Tokens of a prompt by level of memory, as it was sent."

@@ -26,7 +26,7 @@ from proxy.dialects.usage import Usage, read_usage
 from proxy.errors import ProxyError
 from proxy.exchange import cost, result_clearing
 from proxy.exchange.cost import Meter
-from proxy.exchange.services import ERROR_BODY_BYTES, CachePings, Incoming, Services, WaitingPings
+from proxy.exchange.services import ERROR_BODY_BYTES, CachePings, Incoming, ModelKey, Services, WaitingPings
 from proxy.exchange.turn import Turn
 from proxy.sessions.branch import Branch, BranchId
 from proxy.store.base import OutcomeRow
@@ -66,6 +66,7 @@ class _Pinged(NamedTuple):
     outcome: OutcomeRow
     meter: Meter
     model: Model
+    model_key: ModelKey
     tip_key: bytes
     """The chain key of the request's end."""
     labels: tuple[str, str, str]
@@ -81,7 +82,7 @@ def schedule_pings(services: Services, turn: Turn, target: Target, incoming: Inc
         return  # a newer request came before this answer had ended
     pings.end([branch.id])
     pinged = _find_pinged(services, turn, target, incoming)
-    if pinged is None or pings.is_closed or branch.id[:2] in pings.stopped:
+    if pinged is None or pings.is_closed or branch.id[:2] in pings.stopped or turn.model_key in pings.answering:
         return
     # Without the context of the request: its trace and its log line are over.
     task = asyncio.create_task(_keep_alive(services, pinged), context=contextvars.Context())
@@ -124,6 +125,7 @@ def _find_pinged(services: Services, turn: Turn, target: Target, incoming: Incom
         outcome,
         meter,
         services.models_by_name.get(turn.request.model, model),
+        turn.model_key,
         turn.tip_key,
         services.metrics.limit_usage_labels(turn.request.model, turn.enriched.policy.name, turn.upstream),
         turn.started_at,
@@ -186,6 +188,10 @@ async def _ping(services: Services, pinged: _Pinged, began: float) -> _Pinged:
     finally:
         services.cache_pings.sending.discard(owner)
     pinged = _record(services, pinged, usage)
+    if usage.completion:
+        outcomes.labels(outcome="answered").inc()
+        services.cache_pings.answering.add(pinged.model_key)
+        raise _PingsEnded
     if not usage.cached:
         outcomes.labels(outcome="cold").inc()
         raise _PingsEnded

@@ -126,6 +126,8 @@ class CachePings:
     """Sessions with a ping under way."""
     stopped: dict[tuple[str, str], None] = field(default_factory=dict)
     """Sessions that get no more pings; the last 1,000."""
+    answering: set[ModelKey] = field(default_factory=set)
+    """(tenant, upstream, model) of those that wrote an answer to a ping, which is as dear as any other answer."""
     is_closed: bool = False
     """True once the process is to stop."""
 

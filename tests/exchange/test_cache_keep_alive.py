@@ -34,7 +34,7 @@ MANY = 12
 SYSTEM = [{"type": "text", "text": "You are a careful engineer. " * 400, "cache_control": {"type": "ephemeral"}}]
 TEXT = [{"type": "text", "text": "Done."}]
 JSON_TYPE = b"content-type: application/json"
-OUTCOMES = ("warm", "cold", "refused", "failed", "cancelled", "dropped")
+OUTCOMES = ("warm", "cold", "answered", "refused", "failed", "cancelled", "dropped")
 
 
 @pytest.fixture(autouse=True)
@@ -196,6 +196,28 @@ async def test_a_refusal_ends_the_pings_of_the_session(status: bytes) -> None:
     assert count_pings(proxy) == {"failed" if status == b"200 OK" else "refused": 1}
 
 
+async def test_an_upstream_that_answers_a_ping_gets_no_more_of_them() -> None:
+    async def answer(request: RawRequest, connection: Connection) -> None:
+        pings.append(b'"max_tokens": 0' in request.body)
+        message = model.make_message({"model": "claude-opus-5-5", "messages": []}, TEXT)
+        usage = {"input_tokens": 10, "output_tokens": 900, **SERVED}
+        await send_reply(connection, b"200 OK", json.dumps(message | {"usage": usage}).encode(), JSON_TYPE)
+
+    model, pings = StrictMessages(), list[bool]()
+    async with (
+        run_upstream(answer) as upstream,
+        run_proxy(upstream.port, before=shorten, policy="thrifty", cache={"keep_alive_pings": MANY}) as proxy,
+    ):
+        await make_agent(proxy).work("Find the fault.")
+        await wait_for_end(proxy)
+        ((stored,),) = await proxy.rows("SELECT meter FROM exchanges")
+        await make_agent(proxy, b"other").work("Find the fault.")
+        assert not proxy.app.services.cache_pings.waiting
+    assert pings == [False, True, False]
+    assert count_pings(proxy) == {"answered": 1}
+    assert [one.completion for one in read_meter(stored).pings] == [900], "it is paid"
+
+
 async def test_a_refusal_ends_the_pings_of_the_other_branches_too() -> None:
     model = Answering(TEXT)
     async with serving(model) as proxy:
@@ -243,6 +265,31 @@ async def test_a_request_cancels_a_ping_under_way_before_it_is_answered() -> Non
         assert model.pings[1] == {}, "the connection was closed"
         assert proxy.app.services.cache_pings.sending == set()
     assert count_pings(proxy)["cancelled"] >= 1
+
+
+async def test_a_session_has_one_ping_under_way() -> None:
+    model = Answering(TEXT)
+    model.hangs = True
+    async with serving(model) as proxy:
+        for prompt in ("Find the fault.", "Find the word."):
+            await make_agent(proxy).work(prompt)
+        await wait_until(lambda: len(model.pings) == 1)
+        await asyncio.sleep(LIFETIME_S - MARGIN_S)
+        assert len(model.pings) == 1
+        assert len(proxy.app.services.cache_pings.waiting) == 2
+
+
+async def test_no_ping_begins_while_a_request_is_prepared() -> None:
+    model = StrictMessages(TEXT)
+    async with serving(model) as proxy:
+        await make_agent(proxy).work("Find the fault.")
+        ((tenant, session, name),) = proxy.app.services.cache_pings.waiting
+        live = proxy.app.services.live_sessions.find_session(tenant, session)
+        assert live is not None
+        branch = live.branches[name]
+        branch.last_request = msgspec.structs.replace(branch.last_request, tip_key=b"of the next request")
+        await wait_for_end(proxy)
+    assert model.pings == []
 
 
 @pytest.mark.parametrize("stop", ["announce_stop", "drain"])
