@@ -113,8 +113,7 @@ def _find_pinged(services: Services, turn: Turn, target: Target, incoming: Incom
     if not (turn.client_marks.lifetime or turn.prompt.unmarked):
         return None
     meter = cost.read_meter(outcome.meter)
-    (_, cached), (written, long) = meter.rounds[-1], meter.writes[-1] if meter.writes else (0, 0)
-    body = build_ping(turn.prompt.outgoing) if long == 0 and max(cached, written) > 0 else None
+    body = build_ping(turn.prompt.outgoing) if _is_cached(model, meter) else None
     if body is None:
         return None
     headers = [one for one in result_clearing.add_beta(turn, incoming.headers, body) if one[0] != b"idempotency-key"]
@@ -130,6 +129,14 @@ def _find_pinged(services: Services, turn: Turn, target: Target, incoming: Incom
         services.metrics.limit_usage_labels(turn.request.model, turn.enriched.policy.name, turn.upstream),
         turn.started_at,
     )
+
+
+def _is_cached(model: Model, meter: Meter) -> bool:
+    """True if the provider's cache holds the last round's prompt for five minutes. What stands behind the last
+    breakpoint has its full price in each ping: it may cost as much as the rest at most."""
+    (prompt, cached), (written, long) = meter.rounds[-1], meter.writes[-1] if meter.writes else (0, 0)
+    held = max(cached, 0) + max(written, 0)
+    return long == 0 and held > 0 and prompt - held <= model.r * held
 
 
 async def _keep_alive(services: Services, pinged: _Pinged) -> None:

@@ -407,6 +407,8 @@ LONG_WRITE = {"cache_creation_input_tokens": 3000, "cache_creation": {"ephemeral
         (SYSTEM, {"cache_read_input_tokens": 0}, 0),
         (SYSTEM, {}, 0),
         (SYSTEM, LONG_WRITE, 0),
+        (SYSTEM, {**SERVED, "input_tokens": 149}, 1),
+        (SYSTEM, {**SERVED, "input_tokens": 151}, 0),
         ("Be careful. " * 800, SERVED, 0),
         ([{**SYSTEM[0], "cache_control": {"type": "ephemeral", "ttl": "1h"}}], SERVED, 0),
     ],
