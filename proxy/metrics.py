@@ -47,8 +47,8 @@ MAX_USAGE_SERIES = 200
 """Number of combinations of `USAGE_LABELS` that are counted separately."""
 
 INTERNAL_ERROR_PLACES = (
-    "answer_unread", "bindings", "chain", "compress", "count", "counting", "edits", "events", "helper", "idle",
-    "learned_lengths", "learned_windows", "operator_decisions", "plan", "prepare", "prompt_notes", "reflection",
+    "answer_unread", "bindings", "cache_ping", "chain", "compress", "count", "counting", "edits", "events", "helper",
+    "idle", "learned_lengths", "learned_windows", "operator_decisions", "plan", "prepare", "prompt_notes", "reflection",
     "replan", "retention", "rounds", "search", "standing", "takeover", "tool", "upstream_close", "upstream_pool", "web",
     "webhook",
 )  # fmt: skip
@@ -312,6 +312,13 @@ class Metrics:
             "idle_compressions_total",
             ("outcome",),
             "Branches compressed while idle: `asked` a helper, only `planned`, or `dropped`, since too many waited.",
+        )
+        self.cache_pings_total = self._counter(
+            "cache_pings_total",
+            ("outcome",),
+            "Pings that keep a provider's cache warm (`cache.keep_alive_pings`). `warm` was served from the cache, "
+            "`cold` was not. `answered` got an answer that was not asked for. `refused` and `failed` got an error. "
+            "`cancelled`: a request came or the proxy stopped meanwhile. `dropped`: too many branches waited.",
         )
         self.level_tokens = self._histogram(
             "level_tokens", TOKEN_BUCKETS, ("level",), "Tokens of a prompt by level of memory, as it was sent."

@@ -275,6 +275,28 @@ MUTANTS = (
         "return state.sent_at is None",
         ("tests/context/test_build_view.py",),
     ),
+    # Pings that keep a cache warm.
+    Mutant(
+        "a request ends a ping of its branch that is under way",
+        "proxy/exchange/handler.py",
+        "        services.cache_pings.end([turn.located.branch.id])\n",
+        "        pass\n",
+        ("tests/exchange/test_cache_keep_alive.py::test_a_request_cancels_a_ping_under_way_before_it_is_answered",),
+    ),
+    Mutant(
+        "no ping begins once the proxy is to stop",
+        "proxy/web/app.py",
+        "        self.services.cache_pings.close()\n        self.services.event_bus.close()",
+        "        self.services.event_bus.close()",
+        ("tests/exchange/test_cache_keep_alive.py::test_no_ping_begins_once_the_proxy_is_to_stop",),
+    ),
+    Mutant(
+        "without the proxy a cache that pings kept warm would be cold",
+        "proxy/exchange/cost.py",
+        "served = 0 if meter.kept_warm else",
+        "served = 0 if False else",
+        ("tests/exchange/test_cache_keep_alive.py::test_pings_are_paid_and_would_not_be_without_the_proxy",),
+    ),
 )
 
 

@@ -111,8 +111,9 @@ def read_step(n: int, path: str, *, thinks: bool = True) -> list[Block]:
 class StrictMessages:
     """Gives its answers one after the other, the last one for ever; streamed where that is asked for.
 
-    received: every request. bodies: the bodies that were answered. counted: those that were counted. refusals: the
-    texts of the errors. dropped: the thinking blocks that were left out because the client allowed it.
+    received: every request. bodies: the bodies that were answered. counted: those that were counted. pings: those
+    that were read without an answer. refusals: the texts of the errors. dropped: the thinking blocks that were left
+    out because the client allowed it.
     """
 
     def __init__(self, *answers: Answer) -> None:
@@ -120,6 +121,7 @@ class StrictMessages:
         self.received: list[RawRequest] = []
         self.bodies: list[dict[str, Any]] = []
         self.counted: list[dict[str, Any]] = []
+        self.pings: list[dict[str, Any]] = []
         self.refusals: list[str] = []
         self.dropped: list[str] = []
         self.now: Callable[[], float] = lambda: 0.0
@@ -150,6 +152,11 @@ class StrictMessages:
             self.counted.append(body)
             tokens = json.dumps({"input_tokens": len(request.body) // 4}).encode()
             await send_reply(connection, b"200 OK", tokens, b"content-type: application/json")
+            return
+        if body["max_tokens"] == 0:
+            self.pings.append(body)
+            read = json.dumps(self.make_ping_answer(body)).encode()
+            await send_reply(connection, b"200 OK", read, b"content-type: application/json")
             return
         self.bodies.append(body)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -200,6 +207,15 @@ class StrictMessages:
             "stop_sequence": None,
             "usage": {**self._read_cache(seen), "output_tokens": len(json.dumps(blocks)) // 4},
         }
+
+    def make_ping_answer(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to `max_tokens` 0: the prompt is read into the cache, and nothing is written."""
+        self._count += 1
+        usage = {**self._read_cache(clear_tool_uses(body)[0]), "output_tokens": 0}
+        return {
+            "id": f"msg_{self._count}", "type": "message", "role": "assistant", "model": body["model"], "content": [],
+            "stop_reason": "max_tokens", "stop_sequence": None, "usage": usage,
+        }  # fmt: skip
 
     def _read_cache(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Usage with a prefix cache: an entry ends at each mark, and is found from a mark at most 20 blocks behind it.
@@ -361,6 +377,8 @@ def refuse(body: Any, betas: str = "", *, is_count: bool = False) -> Iterator[st
             yield f"{name}: Extra inputs are not permitted"
     if "block_binding" in (body.get("thinking") or {}) and BINDING_BETA not in betas:
         yield "thinking.block_binding: Extra inputs are not permitted"
+    if not is_count and body.get("max_tokens") == 0:
+        yield from _refuse_ping(body)
     messages = body.get("messages") or []
     if not messages:
         yield "messages: at least one message is required"
@@ -377,6 +395,18 @@ def refuse(body: Any, betas: str = "", *, is_count: bool = False) -> Iterator[st
     forced = body.get("tool_choice") or {}
     if forced.get("type") == "tool" and forced.get("name") not in names:
         yield f"tool_choice: tool {forced.get('name')} not found in tools"
+
+
+def _refuse_ping(body: Any) -> Iterator[str]:
+    """The errors of a request with `max_tokens` 0."""
+    if body.get("stream"):
+        yield "max_tokens: 0 is not supported with stream"
+    if (body.get("thinking") or {}).get("type") == "enabled":
+        yield "max_tokens: 0 is not supported with thinking.type enabled"
+    if (body.get("output_config") or {}).get("format"):
+        yield "max_tokens: 0 is not supported with output_config.format"
+    if (body.get("tool_choice") or {}).get("type") in ("any", "tool"):
+        yield "max_tokens: 0 is not supported with a forced tool"
 
 
 def _refuse_roles(roles: Sequence[str], contents: Sequence[list[Block]]) -> Iterator[str]:

@@ -63,6 +63,11 @@ def _print_report(result: Any) -> None:
     print_table(result["figures"], COLUMNS)
     for arm, money in result["predictions"].items():
         print_text(f"{arm}: {money['predicted']:.4f} dollars predicted, {money['reported']:.4f} reported")
+    if result.get("pings"):
+        print_text(
+            f"{format_count(result['pings'], 'ping')} kept the cache of managed sessions warm"
+            f" ({result['pings_dollars']:.4f} dollars, which are in the figures)"
+        )
     for loss in result["losses"]:
         causes = "; ".join(
             cause["cause"] + ("" if cause["dollars"] is None else f" ({cause['dollars']:.4f} dollars)")

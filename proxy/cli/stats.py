@@ -84,6 +84,7 @@ def _print_session_stats(session: Any) -> None:
             "cached": f"{format_number(session['cached_reported'])} reported,"
             f" {format_number(session['cached_predicted'])} predicted",
             "cost": _describe_cost(session),
+            **({"of these, pings": _describe_pings(session)} if session.get("pings") else {}),
         },
     )
     if session["over_budget"]:
@@ -107,6 +108,12 @@ def _describe_cost(session: Any) -> str:
         f"paid {paid}; {session['planned_as'] or 'the plan'} would have paid about"
         f" {format_dollars(session['cost_planned'])}{unbilled}"
     )
+
+
+def _describe_pings(session: Any) -> str:
+    """Return the number of pings that kept the cache warm, and their cost."""
+    paid = "" if session["cost"] is None else f", {format_dollars(session['pings_cost'])}"
+    return f"{format_count(session['pings'], 'ping')} that kept the cache warm{paid}"
 
 
 def _describe_refetches(counts: Mapping[str, int], requests: int) -> str:

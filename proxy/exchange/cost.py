@@ -70,6 +70,10 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
     """`before` by the count of the provider, 0 where no earlier prompt of the branch was counted."""
     asked: int = 0
     """Tokens of the blocks in the answer that the proxy had asked for: without it the model would not write them."""
+    kept_warm: bool = False
+    """True if the cache held the prompt because of pings alone: without the proxy it would have expired."""
+    pings: list[Usage] = []
+    """Usage of the pings that kept the cache warm after the answer (`cache_keep_alive`). They are no rounds."""
 
     @property
     def prompt(self) -> int:
@@ -86,8 +90,11 @@ class Meter(msgspec.Struct, frozen=True, omit_defaults=True):
     def is_unchanged(self) -> bool:
         """True if the client's own prompt was sent, with nothing but tools and hidden rounds of the proxy beside it.
 
-        The provider's cache then serves what it would serve without the proxy, if nothing was fetched again."""
-        return self.sent == self.before + self.added and not self.writes_nothing and not self.refetched
+        The provider's cache then serves what it would serve without the proxy, if nothing was fetched again or kept
+        warm."""
+        if self.kept_warm or self.writes_nothing or self.refetched:
+            return False
+        return self.sent == self.before + self.added
 
     @property
     def predicted(self) -> int:
@@ -119,13 +126,24 @@ def count_cached_without_proxy(turn: Turn) -> int:
     Call it before the prompt is sent, since sending moves the branch's clock. The newest answer is not among them: a
     provider caches prompts, and no prompt has had it yet.
     """
-    branch = turn.located.branch
-    moves = branch.store_position.moves
-    sent_at = moves[-1][2] if moves else branch.state.sent_at
-    if sent_at is None or turn.started_at - sent_at > turn.model.ttl_s or turn.located.known_until < 0:
+    if _is_cold_without_proxy(turn) or turn.located.known_until < 0:
         return 0
     end = _find_last_prompt_end(turn)
     return count_own_tokens(turn, end) if end else 0
+
+
+def _is_cold_without_proxy(turn: Turn) -> bool:
+    """True if the provider's cache would have expired since the branch's last exchange."""
+    moves = turn.located.branch.store_position.moves
+    sent_at = moves[-1][2] if moves else turn.located.branch.state.sent_at
+    return sent_at is None or turn.started_at - sent_at > turn.model.ttl_s
+
+
+def is_kept_warm(turn: Turn) -> bool:
+    """True if the provider's cache holds the branch's last prompt because of pings alone. Call it before the prompt is
+    sent, since sending forgets them."""
+    pinged_at = turn.located.branch.unstored.pinged_at
+    return pinged_at is not None and turn.started_at - pinged_at <= turn.model.ttl_s and _is_cold_without_proxy(turn)
 
 
 def _find_last_prompt_end(turn: Turn) -> int:
@@ -216,6 +234,7 @@ def make_meter(turn: Turn, usage: Usage | None, asked: int) -> Meter | None:
         fetching=again.fetching,
         own=round(counted.counted * before / counted.own) if counted is not None and counted.own else 0,
         asked=asked,
+        kept_warm=turn.enriched.is_kept_warm,
     )
 
 
@@ -295,6 +314,8 @@ class _PricedExchange(msgspec.Struct, frozen=True):
     """Dollars of the provider's compactions by our table. They take place with the proxy and without it."""
     scale: float
     """The quotient of the dollars that were paid and those of our table."""
+    pinging: float
+    """Dollars of the pings after the answer."""
     count: Callable[[int], int]
     """Tokens by the count of the provider, from tokens of the sent or a planned prompt by our count."""
 
@@ -323,8 +344,8 @@ class _PricedExchange(msgspec.Struct, frozen=True):
 
     @property
     def paid(self) -> float:
-        """Dollars of the exchange."""
-        return (sum(cost.total for cost in self.costs) + self.compacting) * self.scale
+        """Dollars of the exchange and of the pings after it."""
+        return (sum(cost.total for cost in self.costs) + self.compacting) * self.scale + self.pinging
 
     def estimate(self, prompt: int, cached: int, completion: int) -> float:
         """Dollars of another prompt and its answer, in tokens by the count of the provider."""
@@ -358,7 +379,13 @@ def _price_exchange(model: Model, meter: Meter) -> _PricedExchange | None:
     compacting = sum(price_usage(model, one, meter.rate).total for one in meter.compactions)
     listed = sum(cost.total for cost in costs) + compacting
     scale = sum(meter.dollars) / listed if meter.dollars and listed else 1.0
-    return _PricedExchange(model, meter, usages, costs, compacting, scale, count)
+    pinging = sum(_price_ping(model, one, meter.rate * scale) for one in meter.pings)
+    return _PricedExchange(model, meter, usages, costs, compacting, scale, pinging, count)
+
+
+def _price_ping(model: Model, usage: Usage, rate: float) -> float:
+    """Dollars of a ping: what the provider reports, else by our table."""
+    return usage.dollars if usage.dollars is not None else price_usage(model, usage, rate).total
 
 
 def _find_provider_count(model: Model, prompt: int, sent: int) -> Callable[[int], int]:
@@ -390,12 +417,19 @@ def compute_bill(model: Model, meter: Meter) -> Bill | None:
         # The provider has been sent what it serves: the client's own prompt shares that prefix, and more of it, less
         # what was fetched again.
         held = round(priced.count_own(meter.held) * priced.served_share)
-        without = priced.estimate_own(max(held, meter.rounds[0][1] - meter.refetched))
+        served = 0 if meter.kept_warm else meter.rounds[0][1] - meter.refetched
+        without = priced.estimate_own(max(held, served))
     planned = None
     if meter.planned is not None:
         tokens, cached = meter.planned
-        planned = priced.estimate(count(tokens), round(count(cached) * priced.served_share), answer)
+        planned = priced.estimate(count(tokens), round(count(cached) * priced.served_share), answer) + priced.pinging
     return Bill(priced.paid, without, planned)
+
+
+def price_pings(model: Model, meter: Meter) -> float:
+    """Dollars of the pings after an exchange; 0 without a bill."""
+    priced = _price_exchange(model, meter) if meter.pings else None
+    return priced.pinging if priced is not None else 0.0
 
 
 class Prediction(NamedTuple):

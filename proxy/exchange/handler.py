@@ -27,6 +27,7 @@ from proxy.errors import (
     UpstreamTimeout,
 )
 from proxy.exchange import (
+    cache_keep_alive,
     chains,
     fallback,
     idle,
@@ -95,8 +96,12 @@ async def _handle_chat(services: Services, incoming: Incoming, out: ResponseWrit
         return
     turn, target = prepared
     preparation_s = services.now() - began
+    if services.cache_pings.waiting:
+        services.cache_pings.end([turn.located.branch.id])
     turn = await _send_and_relay(services, turn, target, incoming, out)
     services.metrics.request_seconds.labels(route="chat").observe(preparation_s)
+    if services.settings.cache.keep_alive_pings:
+        cache_keep_alive.schedule_pings(services, turn, target, incoming)
     if turn.enriched.policy.idle_ages or services.idle_compressions:
         idle.schedule_compression(services, turn, incoming.headers)
 

@@ -324,7 +324,12 @@ async def _enrich(
     requested = headers.get("x-context-policy", "")
     policy = lookups.choose_policy(services, turn.enriched.policy, decisions, requested)
     policy, arm, warning = _adapt_policy(services, turn, policy, requested)
-    turn = turn.with_lookups(policy=policy, arm=arm, cached_without_proxy=cached_without_proxy)
+    turn = turn.with_lookups(
+        policy=policy,
+        arm=arm,
+        cached_without_proxy=cached_without_proxy,
+        is_kept_warm=turn.located.branch.unstored.pinged_at is not None and cost.is_kept_warm(turn),
+    )
     if warning:
         turn = turn.with_values(warnings=(*turn.warnings, warning))
     if is_new_branch:

@@ -126,7 +126,8 @@ def record_outcome(services: Services, turn: Turn, outcome: Outcome) -> list[Row
     if answer is not None and state_key is not None and complete:
         state = _learn_from_answer(services, turn, answer, outcome.blocks, state_key, first_usage)
         rows += [StateRow(turn.tenant, branch.session, branch.name, *state, now)] if state is not None else []
-    rows.append(_make_outcome_row(turn, outcome, answer_key, usage, meter, now))
+    turn.pending.outcome = _make_outcome_row(turn, outcome, answer_key, usage, meter, now)
+    rows.append(turn.pending.outcome)
     if branch.last_request.tip_key == tip_key:
         rows.append(branch.record_move(tip_key, answer_key, now))
     services.live_sessions.end_exchange(branch.live_session)

@@ -101,7 +101,7 @@ def record_sent(services: Services, turn: Turn) -> None:
     """Update the branch's state once the plan's bytes have gone out."""
     branch = turn.located.branch
     received, sent = len(turn.request.body), len(turn.prompt.chat_body)
-    branch.unstored = replace(branch.unstored, received_bytes=received, sent_bytes=sent)
+    branch.unstored = replace(branch.unstored, received_bytes=received, sent_bytes=sent, pinged_at=None)
     rewrites = turn.enriched.policy.mode == "rewrite"
     if rewrites:
         marked = bool(turn.prompt.unmarked)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -112,6 +112,45 @@ class IdleCompression:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingPings:
+    """The task that keeps a branch's cache warm, and the bytes that it holds."""
+
+    task: asyncio.Task[None]
+    size: int
+
+
+@dataclass(slots=True, eq=False)
+class CachePings:
+    """Pings that keep a provider's prompt cache warm (`exchange.cache_keep_alive`)."""
+
+    waiting: dict[tuple[str, str, str], WaitingPings] = field(default_factory=dict)
+    """By branch, the oldest first."""
+    sending: set[tuple[str, str]] = field(default_factory=set)
+    """Sessions with a ping under way."""
+    stopped: dict[tuple[str, str], None] = field(default_factory=dict)
+    """Sessions that get no more pings; the last 1,000."""
+    answering: set[ModelKey] = field(default_factory=set)
+    """(tenant, upstream, model) of those that wrote an answer to a ping, which is as dear as any other answer."""
+    is_closed: bool = False
+    """True once the process is to stop."""
+
+    def end(self, names: Iterable[tuple[str, str, str]]) -> None:
+        """End the pings of these branches."""
+        for name in list(names):
+            if (found := self.waiting.pop(name, None)) is not None:
+                found.task.cancel()
+
+    def end_session(self, tenant: str, session: str) -> None:
+        """End the pings of all branches of a session."""
+        self.end([name for name in self.waiting if name[:2] == (tenant, session)])
+
+    def close(self) -> None:
+        """End all pings. None begins any more."""
+        self.is_closed = True
+        self.end(self.waiting)
+
+
+@dataclass(frozen=True, slots=True)
 class LearnedWindow:
     """A context window that an upstream has named, and when. ratio: its tokens for one of the proxy."""
 
@@ -191,6 +230,8 @@ class Services:
     """Chat requests that are being answered."""
     idle_compressions: dict[tuple[str, str, str], IdleCompression] = field(default_factory=dict)
     """Branches that wait to be compressed ahead of their next request; the oldest first."""
+    cache_pings: CachePings = field(default_factory=CachePings)
+    """Branches whose cache is kept warm."""
     conversations_with_edits: dict[tuple[str, int], None] = field(default_factory=dict)
     """(tenant, hash of the names of the client's tools) of conversations that have had edits, for
     `sessions.tool_offer`; the last 1,000."""
@@ -205,6 +246,7 @@ class Services:
         """Forget a session whose rows were removed: its next request stores it whole."""
         self.histories.remove_session(tenant, session)
         self.items.remove_session(tenant, session)
+        self.cache_pings.end_session(tenant, session)
         live_session = self.live_sessions.find_session(tenant, session)
         if live_session is not None:
             self.live_sessions.forget_session(live_session)

@@ -26,7 +26,7 @@ from proxy.sessions.hidden_rounds import HiddenRound, SplicedRequest
 from proxy.sessions.locate import Located
 from proxy.sessions.provider_chains import Chain
 from proxy.sessions.tool_offer import ToolOffer
-from proxy.store.base import Row
+from proxy.store.base import OutcomeRow, Row
 
 UNPLANNED = Plan(None, (), {}, (), (), (), (), (), (), 0, 0, 0, asks_for_state=False)
 """The plan of a turn that has not been planned yet."""
@@ -51,6 +51,8 @@ class Enriched(msgspec.Struct, frozen=True, eq=False):
     """Nearness of messages to the task, by form, as `RewriteInputs.relevance`."""
     cached_without_proxy: int = 0
     """Tokens of the client's own prompt that the provider's cache would hold without the proxy (`cost`)."""
+    is_kept_warm: bool = False
+    """True if the provider's cache holds the last prompt because of pings alone (`cache_keep_alive`)."""
 
 
 class Prompt(msgspec.Struct, frozen=True, eq=False):
@@ -119,6 +121,8 @@ class PendingRows:
     """Done when the rows that were last given to the store are there."""
     is_lost: bool = False
     """True if rows were given to the store and will not be there."""
+    outcome: OutcomeRow | None = None
+    """The row of the exchange's end, once there is one."""
 
     def take(self) -> list[Row]:
         """Return the rows; from now on others give them to the store."""

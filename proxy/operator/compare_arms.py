@@ -47,6 +47,10 @@ class SessionMeasures(Struct, frozen=True):
     """Dollars without the proxy, as in the statistics of the session."""
     rounds: float = 0.0
     """Dollars of hidden rounds after the first."""
+    pings: int = 0
+    """Pings that kept the provider's cache warm."""
+    pinging: float = 0.0
+    """Dollars of these pings."""
     missed: float = 0.0
     """Dollars of what the cache was expected to hold of changed prompts and did not."""
     edits: float = 0.0

@@ -42,6 +42,7 @@ async def erase_messages(services: Services, selected: SelectedBranch, chosen: S
     await services.store.put(rows)
     services.histories.remove_session(*place)
     services.items.remove_session(*place)
+    services.cache_pings.end_session(*place)  # they hold the prompt with the text
     live = services.live_sessions.find_session(*place)
     if live is not None:
         live.forget_rounds()  # they are read back as they are now

@@ -66,6 +66,8 @@ class ExchangeLine(Struct, frozen=True, gc=False):
     """Dollars that it would have cost without the proxy."""
     cost_planned: float | None
     """Dollars of a plan that was only observed."""
+    pings: int = 0
+    """Pings after it that kept the provider's cache warm; `cost` has their dollars."""
 
 
 async def read_exchange_lines(
@@ -123,4 +125,5 @@ def _make_line(exchange: ExchangeRecord, totals: SessionTotals, model: Model) ->
         cost=bill.paid if bill is not None else None,
         cost_without=bill.without_proxy if bill is not None else None,
         cost_planned=bill.planned if bill is not None else None,
+        pings=len(meter.pings) if meter is not None else 0,
     )

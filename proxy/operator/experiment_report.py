@@ -86,6 +86,10 @@ class ExperimentReport(Struct, frozen=True):
     figures: list[FigureComparison]
     predictions: dict[str, PredictionError]
     losses: list[SessionLoss]
+    pings: int = 0
+    """Pings that kept the cache of managed sessions warm."""
+    pings_dollars: float = 0.0
+    """Dollars of these pings, which are in all figures too."""
 
 
 MeasureCache = SessionCache[SessionMeasures | None]
@@ -152,10 +156,13 @@ def _sum_exchanges(
                 sums["own"] += predicted.own
                 sums["sent"] += predicted.sent
                 sums["rounds"] += predicted.rounds
+                sums["pings"] += len(meter.pings)
+                sums["pinging"] += (pinging := cost.price_pings(model, meter))
+                paid = bill.paid - predicted.rounds - pinging
                 if meter.is_unchanged:  # what the cache lacks of such a prompt, it lacks without the proxy too
-                    sums["offered"] += bill.paid - predicted.rounds - bill.without_proxy
+                    sums["offered"] += paid - bill.without_proxy
                 else:
-                    sums["missed"] += max(0.0, bill.paid - predicted.rounds - predicted.sent)
+                    sums["missed"] += max(0.0, paid - predicted.sent)
                     again = cost.price_refetched(model, meter) - predicted.own
                     sums["refetching"] += again
                     sums["edits"] += predicted.sent - predicted.own - again
@@ -230,10 +237,14 @@ def _compare(share: float, sessions: Sequence[SessionMeasures], has_more: bool) 
         more=has_more,
         figures=figures,
         predictions={
-            name: PredictionError(sum(one.sent + one.rounds for one in arm), sum(one.dollars for one in arm))
+            name: PredictionError(
+                sum(one.sent + one.rounds + one.pinging for one in arm), sum(one.dollars for one in arm)
+            )
             for name, arm in zip(("control", "managed"), billed, strict=True)
         },
         losses=find_losses(billed[1]),
+        pings=sum(one.pings for one in billed[1]),
+        pings_dollars=sum(one.pinging for one in billed[1]),
     )
 
 
@@ -250,6 +261,7 @@ def explain_loss(measures: SessionMeasures) -> list[LossCause]:
     """Return the reasons for which a session cost more than without the proxy, dearest first."""
     causes = [
         LossCause("rounds of the proxy's own tools", measures.rounds),
+        LossCause(f"{measures.pings} pings that kept the cache warm", measures.pinging),
         LossCause("tokens that the cache was expected to hold and did not", measures.missed),
         LossCause("edits that have not paid back what they cost the cache", measures.edits),
         LossCause("definitions of the proxy's own tools", measures.offered),

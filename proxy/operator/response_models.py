@@ -236,3 +236,7 @@ class SessionStats(Struct, frozen=True):
     """True if the session has older exchanges than those that are added up."""
     unbilled: int = 0
     """Exchanges whose answer reported no usage: what they cost is in no sum of dollars."""
+    pings: int = 0
+    """Pings that kept the provider's cache warm. They are no exchanges."""
+    pings_cost: float = 0.0
+    """Dollars of these pings, which are in `cost` too."""

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
+from proxy.exchange.cache_keep_alive import LONGEST_LIFETIME_S
 from proxy.exchange.services import Services
 from proxy.operator.find_session import read_newest_exchanges
 from proxy.operator.session_stats import MAX_EXCHANGES
@@ -33,10 +34,16 @@ class SessionCache(Generic[T]):
         if stamped is None or stamped[0] != stamp:
             exchanges = await read_newest_exchanges(services, *name, MAX_EXCHANGES)
             stamped = stamp, await self._compute(services, item, exchanges)
-            if exchanges and exchanges[-1].status == "open":
-                return stamped[1]  # the end of an open exchange changes the value, and not the stamp
+            if exchanges and (exchanges[-1].status == "open" or _may_be_pinged(services, item)):
+                return stamped[1]  # the end of an open exchange, or a ping, changes the value, and not the stamp
             self._known[name] = stamped
         self._known.move_to_end(name)
         while len(self._known) > self._limit:
             self._known.popitem(last=False)
         return stamped[1]
+
+
+def _may_be_pinged(services: Services, item: SessionItem) -> bool:
+    """True if pings may still add to the cost of the session's last exchanges."""
+    longest_s = services.settings.cache.keep_alive_pings * LONGEST_LIFETIME_S
+    return bool(longest_s) and services.now() - item.last_at < longest_s

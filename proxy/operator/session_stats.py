@@ -47,6 +47,10 @@ class SessionTotals:
     """Exchanges that are in the sums of dollars."""
     unbilled: int = 0
     """Exchanges that were worked on and reported no usage. Their dollars are unknown and in no sum."""
+    pings: int = 0
+    """Pings that kept the provider's cache warm. They are no exchanges."""
+    pings_cost: float = 0.0
+    """Dollars of these pings, which are in `cost` too."""
     observed_cost: float = 0.0
     has_observed_plans: bool = False
     """True if plans were observed only; `observed_cost` has dollars as if they had gone out."""
@@ -104,6 +108,9 @@ class SessionTotals:
         if meter.cached is not None:
             self.cached_predicted += meter.predicted
             self.cached_reported += meter.cached
+        if meter.pings:
+            self.pings += len(meter.pings)
+            self.pings_cost += exchange_cost.price_pings(model, meter)
         bill = exchange_cost.compute_bill(model, meter)
         if bill is None:
             self._is_unpriced = True
@@ -222,4 +229,6 @@ def _build_stats(services: Services, selected: SelectedBranch, preview: Preview,
         over_budget=turn.prompt.over_budget,
         retrieved=sum(int(note.figures.get("items", 0)) for note in plan.notes if note.kind == "retrieve"),
         refetched=dict(sums.refetched),
+        pings=sums.pings,
+        pings_cost=sums.pings_cost,
     )

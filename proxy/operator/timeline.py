@@ -58,6 +58,8 @@ class ExchangePoint(Struct, frozen=True):
     loop: bool
     edited: bool
     over_budget: int = 0
+    pings: int = 0
+    """Pings after it that kept the provider's cache warm; `cost` has their dollars."""
     """Tokens by which the prompt was over its budget."""
     model: str = ""
     messages: int = 0
@@ -221,6 +223,7 @@ def build_points(services: Services, exchanges: Iterable[ExchangeRecord]) -> tup
                 loop=any(source == LOOP_SOURCE for _, source, _ in sent_texts.inserts),
                 edited=exchange.edits > edits.get(exchange.branch, 0),
                 over_budget=max(0, sent - sent_texts.limit) if sent_texts.limit else 0,
+                pings=len(meter.pings) if meter is not None else 0,
                 model=exchange.model,
                 messages=exchange.messages,
                 first_byte_ms=exchange.first_byte_ms,

@@ -306,6 +306,8 @@ class UnstoredValues(msgspec.Struct, frozen=True):
     """True if the last reported write to the provider's cache was for the longer lifetime, None without one."""
     counted: CountedPrompt | None = None
     """The last prompt of which the provider has reported tokens."""
+    pinged_at: float | None = None
+    """Time of the newest ping that has read the last prompt from the provider's cache, in seconds."""
     simulated_state: BranchState | None = None
     """The branch's state as it would be if the prompts that `observe` planned had gone out."""
 

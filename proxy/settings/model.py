@@ -432,6 +432,10 @@ class CacheSettings(SettingsSection):
     breakpoints: bool = True
     """Set cache breakpoints of our own beside the client's, at most four together, where a model caches at breakpoints
     only. `false`: a prompt has the client's breakpoints alone."""
+    keep_alive_pings: Annotated[int, Field(ge=0, le=12)] = 0
+    """Largest number of pings after each answer that keep Anthropic's five-minute cache warm while nobody asks, for
+    example 2; 0: none. A ping repeats the last prompt 20 s before its cache expires, with `max_tokens` 0. It costs what
+    reading the prompt from the cache costs."""
 
 
 class ExperimentSettings(SettingsSection):

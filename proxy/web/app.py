@@ -277,10 +277,12 @@ class ContextProxy:
     def announce_stop(self) -> None:
         """Report at /readyz that this process will stop, and continue to serve until requests are sent elsewhere."""
         self.draining = True
+        self.services.cache_pings.close()
 
     def drain(self) -> None:
         """End the endless streams, before the server waits for open answers. It may be called again."""
         self.draining = True
+        self.services.cache_pings.close()
         self.services.event_bus.close()
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:

@@ -23,6 +23,7 @@ def test_the_report_is_one_sentence_a_table_and_the_sessions_that_cost_money(cap
         {
             "verdict": describe_verdict(figures[0]), "share": 0.25, "mixed": 1, "unpriced": 2,
             "control_sessions": len(control), "managed_sessions": len(managed), "figures": figures,
+            "pings": 3, "pings_dollars": 0.5,
             "predictions": {"managed": {"predicted": 1.0, "reported": 1.25}}, "losses": find_losses(managed)[:1],
         }
     )  # fmt: skip
@@ -35,6 +36,7 @@ def test_the_report_is_one_sentence_a_table_and_the_sessions_that_cost_money(cap
     assert "+2" in out.split("dollars for the same prompts")[1].splitlines()[0] or "+1" in out
     assert "1.0000 dollars predicted, 1.2500 reported" in out
     assert " without the proxy" in out
+    assert "3 pings kept the cache of managed sessions warm (0.5000 dollars, which are in the figures)" in out
 
 
 def test_without_sessions_to_compare_it_says_what_to_set_and_where(capsys: CaptureFixture[str], tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from proxy.cli.stats import _describe_cost, _format_figure
+from proxy.cli.stats import _describe_cost, _describe_pings, _format_figure
 from tests.cli.conftest import CommandRunner
 
 
@@ -43,6 +43,13 @@ def test_the_cost_of_an_observed_plan_is_printed_beside_what_was_paid() -> None:
     found = {"cost": 0.21, "cost_without": 0.21, "cost_planned": 0.03, "planned_as": "thrifty"}
     assert _describe_cost(found) == "paid $0.2100; thrifty would have paid about $0.0300"
     assert _describe_cost(found | {"cost": 0.1, "cost_planned": None}) == "$0.1000, without the proxy about $0.2100"
+
+
+def test_pings_are_told_apart_from_requests_with_what_they_cost() -> None:
+    assert (
+        _describe_pings({"cost": 0.21, "pings": 2, "pings_cost": 0.02}) == "2 pings that kept the cache warm, $0.0200"
+    )
+    assert _describe_pings({"cost": None, "pings": 1, "pings_cost": 0.0}) == "1 ping that kept the cache warm"
 
 
 def test_dollars_of_the_proxy_have_more_than_two_places() -> None:

@@ -42,12 +42,13 @@ def test_calls_are_counted_and_those_that_were_made_before() -> None:
 
 def test_a_session_that_cost_money_says_why() -> None:
     lost = SessionMeasures("t", "lost", "managed", dollars=2.0, without=1.0, rounds=0.3, missed=0.5, edits=0.2)
-    lost = msgspec.structs.replace(lost, refetched=2, refetching=0.1)
+    lost = msgspec.structs.replace(lost, refetched=2, refetching=0.1, pings=3, pinging=0.05)
     fine = SessionMeasures("t", "fine", "managed", dollars=1.0, own=0.9, sent=0.9, without=1.0)
     (found,) = find_losses([fine, lost])
     assert (found.session, found.dollars, found.without) == ("lost", 2.0, 1.0)
-    assert [cause.dollars for cause in explain_loss(lost)] == [0.5, 0.3, 0.2, 0.1]
-    assert "2 cut results that were fetched again" in found.causes[-1].cause
+    assert [cause.dollars for cause in explain_loss(lost)] == [0.5, 0.3, 0.2, 0.1, 0.05]
+    assert "2 cut results that were fetched again" in found.causes[-2].cause
+    assert found.causes[-1].cause == "3 pings that kept the cache warm"
 
 
 async def test_the_report_has_both_arms_and_what_each_session_did(tmp_path: Path) -> None:
