@@ -13,9 +13,9 @@ from itertools import accumulate
 
 from proxy.chat.message import Message
 from proxy.context.models import Model
+from proxy.exchange.cache_keep_alive import MARGIN_S
 from proxy.replay.atoms import WireTokenCounter, render_message
 
-PING_MARGIN_S = 20.0
 MAX_CACHED_PROMPTS = 4
 """Number of earlier prompts of a conversation that the cache still holds."""
 
@@ -54,7 +54,7 @@ class ProviderCache:
         """Read the last prompt again, shortly before it expires each time, at most so often and until a time. Return
         (the number of pings, the time of the last use)."""
         used_at, prompt = self._earlier[-1]
-        interval = self._model.ttl_s - PING_MARGIN_S
+        interval = self._model.ttl_s - MARGIN_S
         if self._model.cache == "none" or interval <= 0:
             return 0, used_at
         count = most if until == math.inf else max(0, min(most, math.ceil((until - used_at) / interval) - 1))
