@@ -172,6 +172,11 @@ def replay(
     if not report.requests:
         what = ("FILE", ", ".join(files)) if files else ("db", mask_password(settings.db))
         raise ConfigError(*what, "conversations with an answer to a user message: nothing could be played")
+    _show_report(report, json=json, plot=plot, html=html)
+
+
+def _show_report(report: ReplayReport, *, json: Path | None, plot: Path | None, html: Path | None) -> None:
+    """Write the files that are wanted, and print the tables if stdout has nothing else."""
     if plot is not None:
         write_file(plot, render_svg(report))
     if html is not None:
