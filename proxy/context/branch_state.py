@@ -209,11 +209,10 @@ class BranchState(msgspec.Struct, frozen=True):
         states = (*self.states[:at], *(state for state in self.states[at:] if len(state[0]) > DIGEST_BYTES))
         return replace(self, last_state_request=StateRequest(), states=states)
 
-    def without_note(self, answer: bytes | None) -> BranchState:
-        """The state without the STATE block of an answer that another conversation may have got."""
-        if not self.states or self.states[-1][0] != answer:
-            return self
-        return replace(self, states=self.states[:-1], last_state_request=StateRequest())
+    def without_notes(self) -> BranchState:
+        """The state without STATE blocks of answers, which another conversation may have got. An operator's stay."""
+        kept = tuple(state for state in self.states if len(state[0]) > DIGEST_BYTES)
+        return self if kept == self.states else replace(self, states=kept, last_state_request=StateRequest())
 
     def fork(self, shared_keys: Sequence[bytes], client_keys: Container[bytes] | None = None) -> BranchState:
         """The state of a branch that leaves this one, with the facts about the shared messages only.

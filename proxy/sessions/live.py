@@ -277,15 +277,15 @@ class LiveSessions:
 
     def find_reworded(
         self, tenant: str, traits: RequestTraits, keys: Sequence[bytes], chained: Sequence[int]
-    ) -> tuple[Branch, int] | None:
-        """(the branch whose first answer a history has in other words, the index of the message before it). The
-        arguments: as for `find_turn`."""
+    ) -> tuple[LiveSession | None, int]:
+        """(the session whose first answer a history has in other words, the index of the message before it). The
+        arguments: as for `find_turn`. (None, -1) if there is none."""
         for n, following in pairwise(chained):
             branches = self.find_branches_by_tip(tenant, keys[n])
             if branches and (found := find_givers(branches, traits.messages, following, keys[n])):
                 newest = traits.select_newest(found, branches)
-                return (newest, n) if newest is not None else None
-        return None
+                return (newest.live_session, n) if newest is not None else (None, -1)
+        return None, -1
 
     async def note_shared_answer(self, live_session: LiveSession, key: bytes) -> None:
         """Note if the store has a session's answer in other sessions too, which may have left memory. If the store
@@ -297,6 +297,16 @@ class LiveSessions:
             return
         if any(hit.session != live_session.session for hit in hits):
             live_session.shared_answers.add(key)
+
+    def drop_shared_notes(
+        self, branch: Branch, traits: RequestTraits, keys: Sequence[bytes], at: int, answer_at: int
+    ) -> None:
+        """Leave out the states of the answer behind which a request goes on, and of those before it, if several
+        sessions have that answer. at, answer_at: the indices of the last known message, and of the answer up to it."""
+        answer = branch.last_request.answer_key or keys[answer_at]
+        key = answer if answer in keys else keys[at]  # the client may have reworded it
+        if key in branch.live_session.shared_answers or self.is_shared(branch.tenant, key, traits):
+            branch.state = branch.state.without_notes()
 
     def find_branches_by_tip(self, tenant: str, key: bytes) -> list[Branch]:
         """The branches whose first request ended with this node, newest last."""

@@ -231,8 +231,8 @@ async def locate_request(
     if relation == "fork" or relation == "twin":
         undated_system = chain.digest_undated_system(messages)
         branch = _fork_branch(live_sessions, branch, relation, undated_system, keys[: at + 1], len(messages))
-    if named_session is None:
-        search.drop_shared_note(branch, at)
+    if named_session is None and branch.state.states:
+        live_sessions.drop_shared_notes(branch, traits, keys, at, search.back(at))
     return Located(branch, relation, at, is_named, traits)
 
 
@@ -376,12 +376,11 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         if in_memory is not None and not (self.live_sessions.store.shared and self._has_answer_after(in_memory[1])):
             if any(map(self.traits.are_of, in_memory[0].branches.values())):
                 self._announce_reads(in_memory[0])
-                back = self._back(in_memory[1])
-                if back == next(filter(self._is_answer, self.chained), -1):  # others may begin so, too
-                    await self.live_sessions.note_shared_answer(in_memory[0], self.keys[back])
+                if self._may_be_shared(*in_memory):
+                    await self.live_sessions.note_shared_answer(in_memory[0], self.keys[self.back(in_memory[1])])
                 return in_memory
             # Another session may have the same answer, and these traits.
-            found, at = await self._search_store([self._back(in_memory[1])])
+            found, at = await self._search_store([self.back(in_memory[1])])
             return in_memory if at < 0 or found is in_memory[0] else (found, at)
         found, at = await self._search_store(list(filter(self._is_answer, self.chained)))
         return in_memory if in_memory is not None and at < in_memory[1] else (found, at)
@@ -392,7 +391,7 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         found = self.find_in_memory()
         if found is None or self._has_answer_after(found[1]) or not self._has_calls_until(found[1]):
             return None
-        if await self.live_sessions.store.find_chain_hits(self.tenant, [self.keys[self._back(found[1])]], named):
+        if await self.live_sessions.store.find_chain_hits(self.tenant, [self.keys[self.back(found[1])]], named):
             return None
         self._announce_reads(found[0])
         return found
@@ -416,7 +415,7 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         n, sessions = self.live_sessions.find_deepest_sessions(self.tenant, self.keys, self.chained)
         if not sessions:
             return None
-        others, found = (self.live_sessions.list_branches_at(self.tenant, self.keys[k]) for k in (self._back(n), n))
+        others, found = (self.live_sessions.list_branches_at(self.tenant, self.keys[k]) for k in (self.back(n), n))
         newest = self.traits.select_newest(found, others)
         if newest is None and found:
             return None
@@ -433,8 +432,7 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         indices of those that are searched for."""
         hits = await self.live_sessions.store.find_chain_hits(self.tenant, [self.keys[n] for n in answers], None)
         if not hits:
-            reworded = self.live_sessions.find_reworded(self.tenant, self.traits, self.keys, self.chained)
-            return (reworded[0].live_session, reworded[1]) if reworded is not None else (None, -1)
+            return self.live_sessions.find_reworded(self.tenant, self.traits, self.keys, self.chained)
         key, hits = hits[0].key, [hit for hit in hits if hit.key == hits[0].key]
         if is_shared := len({hit.session for hit in hits}) > 1:
             hits = [hit for hit in hits if self.live_sessions.may_be_of(self.tenant, hit, self.traits)]
@@ -442,7 +440,7 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
             return None, self.keys.index(key)
         live_session = self.live_sessions.open_session(self.tenant, hits[0].session, explicit=False)
         if is_shared:
-            live_session.shared_answers.add(key)
+            live_session.shared_answers.update(self.keys[: self.keys.index(key) + 1])
         self._announce_reads(live_session)
         at = await self._load_nodes(live_session)
         return (live_session, at) if at >= 0 else (None, -1)
@@ -515,20 +513,19 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         now = found.last_request if found is not None else last
         return found if (now.tip_key, now.answer_key) == (last.tip_key, last.answer_key) else None
 
-    def drop_shared_note(self, branch: Branch, at: int) -> None:
-        """Leave out the state of the answer behind which the request goes on, if several sessions have that answer.
-        at: the index of the deepest known message."""
-        states, answer = branch.state.states, branch.last_request.answer_key or self.keys[self._back(at)]
-        if not states or states[-1][0] != answer:
-            return
-        key = answer if answer in self.keys else self.keys[at]  # the client may have reworded it
-        if key in branch.live_session.shared_answers or self.live_sessions.is_shared(self.tenant, key, self.traits):
-            branch.state = branch.state.without_note(answer)
+    def _may_be_shared(self, live_session: LiveSession, at: int) -> bool:
+        """True if other sessions in the store may have the last answer up to this index. It is the first one, they have
+        that before it, or the request leaves its branch."""
+        before, key = self.back(self.back(at) - 1), self.keys[at]
+        if before < 0 or not self._is_answer(before) or self.keys[before] in live_session.shared_answers:
+            return True
+        last = [branch.last_request for branch in live_session.branches.values()]
+        return not any(key == one.answer_key or key == one.tip_key for one in last)
 
     def _is_answer(self, n: int) -> bool:
         return self.messages[n].role == "assistant"
 
-    def _back(self, at: int) -> int:
+    def back(self, at: int) -> int:
         """The index of the last answer up to this index; the index itself where there is none."""
         return next((n for n in reversed(self.chained) if n <= at and self._is_answer(n)), at)
 

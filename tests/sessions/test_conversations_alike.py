@@ -225,6 +225,27 @@ async def test_users_who_begin_alike_read_no_notes_of_each_other_though_their_se
     assert how != "system" or [len(set(run.sessions)) for run in runs] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("steps", [1, 2, SAME_STEPS])
+async def test_a_run_that_goes_on_after_a_restart_reads_no_note_of_a_run_that_is_further(
+    tmp_path: Path, steps: int
+) -> None:
+    """Both have the same answers so far. The notes of the first of these are of two conversations, too."""
+    model = NotingModel()
+    tree: dict[str, Any] = {"db": str(tmp_path / "c.db"), "policy": "rolling"}
+    async with run_upstream(model) as upstream:
+        async with run_proxy(upstream.port, **tree) as proxy:
+            runs = [Run(proxy, f"run{n}") for n in range(2)]
+            for run, count in zip(runs, (steps, SAME_STEPS + 2), strict=True):
+                for _ in range(count):
+                    run.take(await run.ask())
+        assert model.find_strangers() == []
+        async with run_proxy(upstream.port, **tree) as proxy:
+            for run in reversed(runs):
+                run.agent.proxy = proxy
+                await run.ask()
+    assert model.find_strangers() == []
+
+
 @pytest.mark.parametrize("line", [(), (b"x-session-id: s",)])
 async def test_an_answer_that_the_user_has_written_anew_is_a_fork_without_the_models_note(
     line: tuple[bytes, ...],
