@@ -102,6 +102,8 @@ class LiveSession(Packable):
     """Bytes of the hidden rounds."""
     shared_answers: set[bytes] = field(default_factory=set)
     """Keys of answers that other sessions in the store have too, so that a request behind one may belong to those."""
+    knows_shared: bool = False
+    """True if the store was asked for others with an answer. Those behind an answer that no other has are its own."""
     bindings: ReasoningBindings = field(default_factory=ReasoningBindings)
     token_counter: TokenCounter | None = None
     """The token counter of its nodes: that of its first request."""

@@ -290,6 +290,7 @@ class LiveSessions:
     async def note_shared_answer(self, live_session: LiveSession, key: bytes) -> None:
         """Note if the store has a session's answer in other sessions too, which may have left memory. If the store
         cannot be asked, it counts as if it had."""
+        live_session.knows_shared = True
         try:
             hits = await self.store.find_chain_hits(live_session.tenant, [key], None)
         except StoreUnavailable:

@@ -440,6 +440,7 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
             return None, self.keys.index(key)
         live_session = self.live_sessions.open_session(self.tenant, hits[0].session, explicit=False)
         if is_shared:
+            live_session.knows_shared = True
             live_session.shared_answers.update(self.keys[: self.keys.index(key) + 1])
         self._announce_reads(live_session)
         at = await self._load_nodes(live_session)
@@ -514,10 +515,14 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         return found if (now.tip_key, now.answer_key) == (last.tip_key, last.answer_key) else None
 
     def _may_be_shared(self, live_session: LiveSession, at: int) -> bool:
-        """True if other sessions in the store may have the last answer up to this index. It is the first one, they have
-        that before it, or the request leaves its branch."""
+        """True if other sessions in the store may have the last answer up to this index, and there are states of it to
+        leave out. It is the first one, they have that before it, or the request leaves its branch."""
+        if not any(branch.state.states for branch in live_session.branches.values()):
+            return False  # a read of the store would tell nothing
         before, key = self.back(self.back(at) - 1), self.keys[at]
-        if before < 0 or not self._is_answer(before) or self.keys[before] in live_session.shared_answers:
+        if not live_session.knows_shared or not self._is_answer(before):
+            return True
+        if self.keys[before] in live_session.shared_answers:
             return True
         last = [branch.last_request for branch in live_session.branches.values()]
         return not any(key == one.answer_key or key == one.tip_key for one in last)
