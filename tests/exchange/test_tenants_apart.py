@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.chat.chain import public_id
-from tests.exchange.helper_setup import run_proxy_with_helper, wait_for_helper
+from tests.exchange.helper_setup import make_helper_settings, wait_for_helper, write_policy
 from tests.proxy_server import run_proxy
 from tests.raw_upstream import Connection, RawRequest, run_upstream
 from tests.scripted_model import ScriptedModel, make_calls, send_reply
@@ -76,18 +76,24 @@ async def test_p7_a_result_that_two_tenants_got_alike_is_shortened_for_each_by_i
 
 
 async def test_p7_a_credential_that_the_helper_refuses_stops_the_helper_for_one_tenant_alone(tmp_path: Path) -> None:
-    model = ScriptedModel("In short.")
+    model, helper = ScriptedModel("Well."), ScriptedModel("In short.")
 
-    async def check_key(request: RawRequest, connection: Connection) -> None:
-        if request.all(b"authorization") == [b"Bearer sk-wrong"]:
+    async def answer(request: RawRequest, connection: Connection) -> None:
+        if json.loads(request.body)["model"] != "demo":
+            await model(request, connection)
+        elif request.all(b"authorization") == [b"Bearer sk-wrong"]:
             await send_reply(connection, b"401 Unauthorized", b'{"error":{"message":"no such key"}}', JSON)
         else:
-            await model(request, connection)
+            await helper(request, connection)
 
-    async with run_proxy_with_helper(tmp_path, check_key) as proxy:
-        for n in range(4):
-            for key in ("sk-wrong",) if n < 3 else ("sk-wrong", "sk-right"):
-                body = {"model": "m", "messages": [{"role": "user", "content": f"Read {n}"}]}
-                assert (await proxy.proxy.post(body, b"x-context-session: s%d" % n, key=key)).status == 200
-                await wait_for_helper(proxy.proxy)
-        assert (proxy.told("refused"), proxy.told("resting"), proxy.told("kept")) == (3, 1, 1)
+    write_policy(tmp_path)
+    async with run_upstream(answer) as upstream:  # a client's key goes to a helper at the same place alone
+        tree = make_helper_settings(tmp_path, upstream.port, upstream.port, {"timeout_s": 5.0})
+        async with run_proxy(0, **tree) as proxy:
+            for n in range(4):
+                for key in ("sk-wrong",) if n < 3 else ("sk-wrong", "sk-right"):
+                    body = {"model": "m", "messages": [{"role": "user", "content": f"Read {n}"}]}
+                    assert (await proxy.post(body, b"x-context-session: s%d" % n, key=key)).status == 200
+                    await wait_for_helper(proxy)
+            told = [proxy.count("helper_total", kind="summary", outcome=one) for one in ("refused", "resting", "kept")]
+    assert told == [3, 1, 1]
