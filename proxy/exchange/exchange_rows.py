@@ -107,6 +107,8 @@ def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> Mes
         rows += side_calls.mark_continued(turn.request, branch)
     if branch.last_request.tip_key is None and not live_session.explicit:
         live_sessions.record_first_tip(branch, turn.tip_key)
+        if (key := _find_untailed_key(turn)) is not None:
+            live_sessions.record_first_tip(branch, key)
     return _add_new_messages(live_sessions, turn, now)
 
 
@@ -125,17 +127,18 @@ def add_offer_row(turn: Turn, offer: ToolOffer) -> None:
     turn.pending.rows.append(ToolOfferRow(turn.tenant, branch.session, branch.name, name))
 
 
-def record_hidden_round(turn: Turn, answer_key: bytes, now: float) -> list[Row]:
-    """Return the row of the answer's hidden round, and note it for the next request."""
+def record_hidden_round(turn: Turn, tip_key: bytes, answer_key: bytes, now: float) -> list[Row]:
+    """Return the row of the answer's hidden round, and note it for the next request. tip_key: the chain key of the
+    message before the answer."""
     branch = turn.located.branch
     if branch.tool_offer is None or not branch.tool_offer.names:
         return []
-    known = branch.live_session.hidden_rounds.setdefault(turn.tip_key, ())
+    known = branch.live_session.hidden_rounds.setdefault(tip_key, ())
     if turn.rounds.hidden is None or any(one.answer_key == answer_key for one in known):
         return []
-    made = replace(turn.rounds.hidden, answer_key=answer_key, request_tip=turn.tip_key, stored_at=now)
-    branch.live_session.put_rounds(turn.tip_key, (*known, made))
-    return [HiddenRoundRow(turn.tenant, branch.session, answer_key, turn.tip_key, turn.id, encode_round(made), now)]
+    made = replace(turn.rounds.hidden, answer_key=answer_key, request_tip=tip_key, stored_at=now)
+    branch.live_session.put_rounds(tip_key, (*known, made))
+    return [HiddenRoundRow(turn.tenant, branch.session, answer_key, tip_key, turn.id, encode_round(made), now)]
 
 
 def add_undone_rows(turn: Turn, edits: Sequence[Edit], now: float) -> None:
@@ -234,6 +237,7 @@ class _StoredPrefix(NamedTuple):
 
 def _add_new_messages(live_sessions: LiveSessions, turn: Turn, now: float) -> MessageForms:
     """Add the rows of new messages. The request is its branch's last one from here."""
+    untailed = _find_untailed_key(turn)
     branch, live_session = turn.located.branch, turn.located.branch.live_session
     before = branch.last_request
     added = turn.request.memo("stored", partial(_add_message_rows, live_sessions, turn, now), live_session.serial)
@@ -241,8 +245,20 @@ def _add_new_messages(live_sessions: LiveSessions, turn: Turn, now: float) -> Me
     gap, array_form = _find_gap(turn)
     changed = [(n, form.hex()) for n, form in other.items() if before.other_forms.get(n) != form]
     changed += [(n, "") for n in before.other_forms if n not in other]
-    branch.last_request = LastRequest(turn.tip_key, exchange=turn.id, other_forms=other)
+    branch.last_request = LastRequest(turn.tip_key, exchange=turn.id, other_forms=other, untailed_tip_key=untailed)
     return MessageForms(added.system, changed, gap, array_form, before.exchange)
+
+
+def _find_untailed_key(turn: Turn) -> bytes | None:
+    """Return the chain key of the message before the last one, if the client may replace the last one in each request.
+
+    Such a message tells the state of the present moment. It follows a result or another message of the user, and is
+    not among the messages of the next request. Nothing in one request tells it from a message that stays.
+    """
+    messages = turn.request.messages
+    if len(messages) < 2 or messages[-1].role != "user" or messages[-2].role not in ("tool", "user"):
+        return None
+    return turn.keys[-2]
 
 
 def _add_message_rows(

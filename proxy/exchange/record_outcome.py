@@ -150,7 +150,10 @@ def _record_answer(services: Services, turn: Turn, outcome: Outcome, rows: list[
     if answer_key is not None and complete:
         branch = turn.located.branch
         rows += side_calls.mark_side_call(branch) if branch.may_become_side_call else []
-        rows += exchange_rows.record_hidden_round(turn, answer_key, now)
+        rows += exchange_rows.record_hidden_round(turn, turn.tip_key, answer_key, now)
+        before, untailed = branch.last_request.untailed_tip_key, branch.last_request.untailed_answer_key
+        if turn.rounds.hidden is not None and before is not None and untailed is not None:
+            rows += exchange_rows.record_hidden_round(turn, before, untailed, now)
     return answer_key
 
 
@@ -241,7 +244,7 @@ def _record_choices(
     """Add the rows of each choice's message as the client will send it back; memory is updated. Return the key of the
     first. is_complete: they came whole."""
     branch, live_session, tip_key = turn.located.branch, turn.located.branch.live_session, turn.tip_key
-    first_key = None
+    first_key, may_leave = None, branch.last_request.untailed_tip_key is not None
     position = len(turn.request.find_chained_indices())
     (group_id,) = list_group_ids(turn.request, turn.keys, turn.enriched.policy.observation, len(turn.keys) - 1)
     for index in sorted(answer.finish_reasons) or [0]:
@@ -259,11 +262,32 @@ def _record_choices(
         if first_key is None:
             first_key = chain_key
             if branch.last_request.tip_key == tip_key:
+                untailed = _add_untailed_answer(services, turn, message, group_id, rows, now) if may_leave else None
                 given = GivenAnswer.remember(message)
-                branch.last_request = replace(branch.last_request, answer_key=chain_key, given_answer=given)
+                branch.last_request = replace(
+                    branch.last_request, answer_key=chain_key, untailed_answer_key=untailed, given_answer=given
+                )
     if turn.chain is not None:
         rows += chains.record_names(services, turn, answer, first_key, is_complete=is_complete)
     return first_key
+
+
+def _add_untailed_answer(
+    services: Services, turn: Turn, message: Message, group_id: str, rows: list[Row], now: float
+) -> bytes | None:
+    """Add the row of an answer behind the messages without the last one, which the client may take out of the next
+    request. Return its chain key. None where no message may leave, or the answer is one that others may have."""
+    branch = turn.located.branch
+    before = branch.last_request.untailed_tip_key
+    if before is None or not (message.calls or GivenAnswer.remember(message).head):
+        return None
+    chain_key, position = chain.derive_next_key(before, message.digest), len(turn.request.find_chained_indices()) - 1
+    if chain_key not in branch.live_session.nodes:
+        place = exchange_rows.ChainPlace(chain_key, before, position, group_id)
+        row = exchange_rows.make_message_row(turn, message, place, now, answer=True, reached=True)
+        rows.append(row)
+        services.live_sessions.add_node(branch.live_session, chain_key, exchange_rows.make_node(turn, row))
+    return chain_key
 
 
 def _read_choice(

@@ -192,6 +192,10 @@ class LastRequest(msgspec.Struct, frozen=True):
     """The chain key of its end; None before the first request."""
     answer_key: bytes | None = None
     """The chain key of our answer to it."""
+    untailed_tip_key: bytes | None = None
+    """The chain key of the message before its last one, if the client may replace that one."""
+    untailed_answer_key: bytes | None = None
+    """The chain key of our answer behind the message of `untailed_tip_key`; None without one."""
     given_answer: GivenAnswer | None = None
     """That answer, as a client may reword it; None after the branch was read back."""
     failed: bool | None = False
@@ -200,6 +204,10 @@ class LastRequest(msgspec.Struct, frozen=True):
     """The exchange that was recorded of it; "" after the branch was read back."""
     other_forms: Mapping[int, bytes] = {}
     """Its messages that came in another form than the first stored one, by position."""
+
+    def has_tip(self, key: bytes) -> bool:
+        """True if this is the chain key of its end, or of what it is without a last message that may be replaced."""
+        return key == self.tip_key or key == self.untailed_tip_key
 
 
 NO_REQUEST = LastRequest()
@@ -346,7 +354,7 @@ class Branch(Packable):
     live_session: LiveSession
     state: BranchState = field(default_factory=BranchState)
     fork_point: ForkPoint = NO_FORK
-    first_tip_key: bytes | None = None
+    first_tip_keys: tuple[bytes, ...] = ()
     """The key at which the first request of the branch ended, if `LiveSessions` finds the branch by it."""
     last_request: LastRequest = NO_REQUEST
     store_position: StorePosition = field(default_factory=StorePosition)
@@ -485,7 +493,7 @@ class Branch(Packable):
             return False
         if given.is_reworded_in(messages[n]):
             return True
-        is_next = tip == self.last_request.tip_key and given.calls_same_tools(messages[n])
+        is_next = self.last_request.has_tip(tip) and given.calls_same_tools(messages[n])
         return is_next and any(before.calls for before in messages[:n])
 
     def may_have_given(self, message: Message) -> bool:
@@ -513,7 +521,7 @@ def find_givers(branches: Sequence[Branch], messages: Sequence[Message], n: int,
     Where several branches stand at that message, an answer that only calls the same tools may be that of any of them.
     So it shows none.
     """
-    here = [branch for branch in branches if branch.last_request.tip_key == tip]
+    here = [branch for branch in branches if branch.last_request.has_tip(tip)]
     shown = [b for b in here if b.last_request.given_answer and b.last_request.given_answer.is_reworded_in(messages[n])]
     return here if len(here) == 1 and here[0].has_given(messages, n, tip) else shown
 

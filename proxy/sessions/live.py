@@ -265,9 +265,13 @@ class LiveSessions:
             return None
         before, at = chained[n - 1], chained[n]
         branches = self.list_branches_at(tenant, keys[at], live_session)
-        if len(branches) == 1 and branches[0].last_request.answer_key == keys[at]:
+        waiting = [
+            branch
+            for branch in branches
+            if keys[at] in (branch.last_request.answer_key, branch.last_request.untailed_answer_key)
+        ]
+        if len(branches) == 1 and waiting:
             return branches[0], at
-        waiting = [branch for branch in branches if branch.last_request.answer_key == keys[at]]
         if waiting:
             branch = traits.select_newest(waiting, branches)
             return (branch, at) if branch is not None else None
@@ -325,10 +329,10 @@ class LiveSessions:
         return None
 
     def record_first_tip(self, branch: Branch, key: bytes) -> None:
-        """Record that the branch's first request ended with this node."""
+        """Record that the branch's first request ended with this node, with or without its last message."""
         if not self._is_live(branch.live_session):
             return
-        branch.first_tip_key = key
+        branch.first_tip_keys += (key,)
         self._by_first_tip.setdefault((branch.tenant, key), []).append(branch)
 
     def forget_session(self, live_session: LiveSession) -> None:
@@ -364,8 +368,8 @@ class LiveSessions:
         del live_session.branches[branch.name]
         if self._is_live(live_session):
             self._count -= 1
-            if branch.first_tip_key is not None:
-                self._drop_entry(self._by_first_tip, (live_session.tenant, branch.first_tip_key), branch)
+            for key in branch.first_tip_keys:
+                self._drop_entry(self._by_first_tip, (live_session.tenant, key), branch)
 
     def _remove_session(self, live_session: LiveSession) -> None:
         self._count -= len(live_session.branches)
@@ -375,8 +379,8 @@ class LiveSessions:
             if node.reached:
                 self._remove_from_index(live_session, key)
         for branch in live_session.branches.values():
-            if branch.first_tip_key is not None:
-                self._drop_entry(self._by_first_tip, (live_session.tenant, branch.first_tip_key), branch)
+            for key in branch.first_tip_keys:
+                self._drop_entry(self._by_first_tip, (live_session.tenant, key), branch)
         # branches refer to the session: without this only a full collection would free them
         live_session.branches.clear()
 

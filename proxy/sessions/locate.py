@@ -562,10 +562,10 @@ class _SessionSearch(msgspec.Struct, frozen=True, eq=False):
         client has named the session."""
         key, last = self.keys[at], branch.last_request
         # Without a tip, the process was killed while it stored the first request.
-        if key == last.answer_key or last.tip_key is None:
+        if key in (last.answer_key, last.untailed_answer_key) or last.tip_key is None:
             return "continuation"
         new = self.chained[bisect_right(self.chained, at) :]
-        if key != last.tip_key:
+        if not last.has_tip(key) or (not new and key != last.tip_key):
             return "fork"
         if not new:
             return "retry" if retry or last.failed else "twin"

@@ -222,6 +222,15 @@ def test_json_points_to_the_proxy(block: Block) -> None:
     if block.title == "~/.pi/agent/models.json":
         assert json.loads(block.text)["providers"]["proxy"]["baseUrl"] == f"http://{ADDRESS}/v1"
         return
+    if block.title == "~/.openclaw/openclaw.json":
+        assert json.loads(block.text)["models"]["providers"]["proxy"]["baseUrl"] == f"http://{ADDRESS}/v1"
+        return
+    if block.title == "~/.nanobot/config.json":
+        assert json.loads(block.text)["providers"]["custom"]["apiBase"] == f"http://{ADDRESS}/v1"
+        return
+    if block.title == "agents.config.json":
+        assert json.loads(block.text)["nanocoder"]["providers"][0]["baseUrl"] == f"http://{ADDRESS}/v1"
+        return
     if block.title == "~/.factory/settings.json":
         assert json.loads(block.text)["customModels"][0]["baseUrl"] == f"http://{ADDRESS}/v1"
         return

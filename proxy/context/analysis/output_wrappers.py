@@ -52,6 +52,8 @@ _LABEL = re.compile(
     r"|(?:Wall time|Chunk ID|Original token count|Total output lines)\b.*|Script completed"
     r"|Command: .*|Directory: \S.*|(?:Error|Signal|Background PIDs): \(none\)|Std(?:out|err): \(empty\)"
     r"|(?:Background PIDs|Process Group PGID): [\d, ]+|\[(?:Current working directory|Python interpreter): .*\]"
+    r"|\W*(?:(?:the |your )?(?:command|bash|tool|process|script|shell)\b[\w ]{0,40}? )?"
+    r"(?:no|without|not produce) (?:any )?(?:output|stdout|stderr)(?: or errors?)?\W*|[(<\[]empty[)>\]]"
     r"|<(status|retrieval_status|task_id|task_type|timestamp)>[^<>]{0,80}</\1>",
     re.IGNORECASE,
 )

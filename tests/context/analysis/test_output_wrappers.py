@@ -154,3 +154,21 @@ def test_behind_thousands_of_blank_lines_no_exit_code_is_looked_for() -> None:
 )
 def test_a_numbered_line_without_a_word_is_not_content(line: str, content: bool) -> None:
     assert has_content(line) is content
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "(no output)", "[No output]", "(Bash completed with no output)", "Tool ran without output or errors", "(empty)",
+        "Your command ran successfully and did not produce any output.", "Output: (empty)",
+    ],
+)  # fmt: skip
+def test_a_note_that_there_is_no_output_is_no_content(note: str) -> None:
+    assert not has_content(output_wrappers.strip_line(note))
+    found = read(f"{note}\n\nCommand exited with code 3", shell_commands.parse_command("./check.sh"))
+    assert (found.verdict, found.exit_code, found.failure_lines, found.first_line) == ("failed", 3, (), None)
+
+
+@pytest.mark.parametrize("line", ["no output file was written", "error: no output device", "empty", "Nothing to do"])
+def test_a_line_that_says_more_is_content(line: str) -> None:
+    assert has_content(line)
