@@ -12,11 +12,17 @@ from collections.abc import Mapping, Sequence
 
 from proxy.chat.chain import public_id
 from proxy.chat.message import Message, Request
+from proxy.context.analysis.refetch import find_confirmed
 from proxy.context.branch_state import BranchState, count_losses
+from proxy.context.page_faults import is_cut
 from proxy.context.plan import Edit, Insert, Note
 from proxy.context.policy import Policy
+from proxy.context.summaries.references import is_thinned
 from proxy.context.view import View
 from proxy.notes import state_block
+
+CUT_ABOVE = "The earlier result is shortened in this prompt. This is all of it:"
+"""The line in front of a result that a client takes to be in the prompt."""
 
 
 def make_inserts(view: View, state: BranchState, policy: Policy, lossy_edits: int) -> tuple[list[Insert], bool]:
@@ -41,6 +47,22 @@ def make_inserts(view: View, state: BranchState, policy: Policy, lossy_edits: in
     if asked:
         made_inserts.append(Insert("tail", "ask", "\n\n" + state_block.build_prompt()))
     return made_inserts, asked
+
+
+def quote_confirmed_results(view: View) -> list[Insert]:
+    """Return the texts of results that are cut here, and that the newest results say to be in the prompt.
+
+    A client that answers a repeated read by "unchanged since last read" knows nothing of the cut: without the text
+    the model could never read that file again.
+    """
+    quotes, confirmed = [], find_confirmed(view)
+    newest = view.history.assistant_indexes[-1] if view.history.assistant_indexes else -1
+    for n, note in confirmed.items():
+        edit = view.find_edit(n)
+        if note > newest and edit is not None and is_cut(edit) and not is_thinned(edit):
+            text = f"\n\n[{CUT_ABOVE}]\n{view.messages[n].text}"
+            quotes.append(Insert("tail", "confirmed_result", text, not view.literal, quoted_keys=(view.keys[n],)))
+    return quotes
 
 
 def _has_new_losses(view: View, state: BranchState, lossy_edits: int) -> bool:

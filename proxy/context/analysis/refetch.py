@@ -81,6 +81,14 @@ _HERE_STRING = re.compile(r"@(['\"])[ \t]*\r?\n")
 """The beginning of a text of PowerShell with several lines."""
 _QUOTED_NAME = re.compile(r"(['\"])[\w./\\:~+-]{1,300}\.\w{1,8}\1")
 _ASSIGNS = re.compile(r"\$\w+\s*=\s*\S+")
+MAX_NOTE_CHARS = 500
+"""Characters above which a result is no note of a client."""
+_UNCHANGED = re.compile(
+    r"\b(?:file|content|contents)\b[^\n]{0,200}?\b(?:unchanged|not (?:been )?(?:changed|modified)|no changes?)\b"
+    r"[^\n]{0,40}?\bsince\b[^\n]{0,40}?\b(?:read|view)",
+    re.IGNORECASE,
+)
+"""Words of Claude Code and nanobot, for example `File unchanged since last read`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +132,12 @@ class _Known:
     """The refetches, by the index of the new result."""
     sources: dict[int, ResultSource]
     """The source of each result, by its index."""
+    confirmed: dict[int, int]
+    """The newest note that a result still holds (`is_unchanged_note`), by the index of the result."""
 
     def copy(self) -> _Known:
         by_file = {name: [*held] for name, held in self.by_file.items()}
-        return _Known({**self.by_call}, by_file, {**self.by_id}, {**self.found}, {**self.sources})
+        return _Known({**self.by_call}, by_file, {**self.by_id}, {**self.found}, {**self.sources}, {**self.confirmed})
 
 
 def find_refetches(view: View) -> Mapping[int, Refetch]:
@@ -145,9 +155,21 @@ def find_file_uses(view: View) -> Mapping[str, Sequence[tuple[int, ResultSource]
     return _pair_refetches(view).by_file
 
 
+def find_confirmed(view: View) -> Mapping[int, int]:
+    """Return the newest note of a client that a result still holds, by the index of that result. The client answers so
+    where the same call comes again and the file has not changed, since it takes the result to be in the prompt."""
+    return _pair_refetches(view).confirmed
+
+
+def is_unchanged_note(message: Message) -> bool:
+    """True if a result only says that a file is as it was when it was last read."""
+    text = message.text
+    return len(text) <= MAX_NOTE_CHARS and _UNCHANGED.search(text) is not None
+
+
 def _pair_refetches(view: View) -> _Known:
     def extend(begin: int, known: _Known | None) -> _Known:
-        found = known.copy() if known else _Known({}, {}, {}, {}, {})
+        found = known.copy() if known else _Known({}, {}, {}, {}, {}, {})
         for n, call in pair_results(view.messages, begin):
             found.sources[n] = find_source(call)
             _add_result(found, view, n, found.sources[n])
@@ -178,12 +200,16 @@ def _add_result(known: _Known, view: View, n: int, source: ResultSource) -> None
     if kind is not None and of is not None:
         steps = view.request_counts[n] - view.request_counts[of]
         known.found[n] = Refetch(kind, n, of, steps, _count_edits(known, source, of))
+    if source.action != "recalls":
+        known.by_id[public_id(view.keys[n])] = n
+    if source.action == "shows" and is_unchanged_note(view.messages[n]):
+        if kind == "repeat" and of is not None:
+            known.confirmed[of] = n
+        return  # it shows nothing: the earlier result is still the newest sight of the file
     if source.action in ("shows", "looks", "other"):
         known.by_call[source.canonical_call] = n
     if source.path and source.action in ("shows", "writes"):
         known.by_file.setdefault(_find_base_name(source.path), []).append((n, source))
-    if source.action != "recalls":
-        known.by_id[public_id(view.keys[n])] = n
 
 
 def _find_earlier(known: _Known, source: ResultSource) -> tuple[RefetchKind | None, int | None]:

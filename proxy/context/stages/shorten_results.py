@@ -130,7 +130,7 @@ class ShortenResults(Stage):
         batch = _Batch(self, view, StubLimits(self.errors, self.chars, share))
         now = view.request_counts[-1]
         turns = _Turns(view)
-        again = refetch.find_refetches(view)
+        again, confirmed = refetch.find_refetches(view), refetch.find_confirmed(view)
         results_by_step = self._count_step_results(view)
         estimates = view.memo_edited("stub estimates", _copy_estimates, self)
         due_requests = view.memo("due requests", turns.copy_due_requests, self).by_result
@@ -138,14 +138,15 @@ class ShortenResults(Stage):
         views = [n for n, content, _ in open_results if content == "view"]
         planned = turns.count_planned(views) if self.planned else {}
         for n, content, command in open_results:
-            stub, age = estimates.get(n, _UNKNOWN), now - view.request_counts[n]
+            read_at = confirmed.get(n, n)  # a client that says so has read it again
+            stub, age = estimates.get(n, _UNKNOWN), now - view.request_counts[read_at]
             if stub is None or (age < self.again and n in again and again[n].kind == "repeat"):
                 continue
-            due = due_requests.get(n)
+            due = due_requests.get(read_at)
             if due is None:
-                due = turns.find_due_request(n, self._rules(view, n, content, results_by_step))
+                due = turns.find_due_request(read_at, self._rules(view, n, content, results_by_step))
                 if age:  # no more results come to a step that the model has answered
-                    due_requests[n] = due
+                    due_requests[read_at] = due
             since = due if due <= now else None
             if since is None and age < (self.along_other if content == "other" else self.along_view):
                 continue
