@@ -12,17 +12,21 @@ from collections.abc import Mapping, Sequence
 
 from proxy.chat.chain import public_id
 from proxy.chat.message import Message, Request
-from proxy.context.analysis.refetch import find_confirmed
+from proxy.context.analysis.file_views import ViewState, make_state_test
+from proxy.context.analysis.refetch import find_confirmed, find_sources
 from proxy.context.branch_state import BranchState, count_losses
-from proxy.context.page_faults import is_cut
-from proxy.context.plan import Edit, Insert, Note
+from proxy.context.plan import WHOLE_TEXT_ACTIONS, Edit, Insert, Note
 from proxy.context.policy import Policy
 from proxy.context.summaries.references import is_thinned
 from proxy.context.view import View
 from proxy.notes import state_block
 
-CUT_ABOVE = "The earlier result is shortened in this prompt. This is all of it:"
-"""The line in front of a result that a client takes to be in the prompt."""
+CUT_ABOVE: dict[ViewState, str] = {
+    "current": "This is all of it",
+    "changed": "The file was changed since; as it was",
+    "gone": "The file was deleted or moved away since; as it was",
+}
+"""Words in front of a result that a client takes to be in the prompt, by the state of its file."""
 
 
 def make_inserts(view: View, state: BranchState, policy: Policy, lossy_edits: int) -> tuple[list[Insert], bool]:
@@ -53,16 +57,25 @@ def quote_confirmed_results(view: View) -> list[Insert]:
     """Return the texts of results that are cut here, and that the newest results say to be in the prompt.
 
     A client that answers a repeated read by "unchanged since last read" knows nothing of the cut: without the text
-    the model could never read that file again.
+    the model could never read that file again. A text that an earlier answer has brought is there already.
     """
-    quotes, confirmed = [], find_confirmed(view)
     newest = view.history.assistant_indexes[-1] if view.history.assistant_indexes else -1
-    for n, note in confirmed.items():
-        edit = view.find_edit(n)
-        if note > newest and edit is not None and is_cut(edit) and not is_thinned(edit):
-            text = f"\n\n[{CUT_ABOVE}]\n{view.messages[n].text}"
+    wanted = [n for n, note in find_confirmed(view).items() if note > newest and _is_text_cut(view.find_edit(n))]
+    if not wanted:
+        return []
+    find_state, sources = make_state_test(view), find_sources(view)
+    appended = [edit.text for edit in view.edits.values() if edit.text is not None]
+    quotes = []
+    for n in wanted:
+        head = f"The earlier view of {sources[n].path} is shortened in this prompt. {CUT_ABOVE[find_state(n)]}:"
+        text = f"\n\n[{head}]\n{view.messages[n].text}"
+        if not any(text in known for known in appended):  # also in a retry of this request
             quotes.append(Insert("tail", "confirmed_result", text, not view.literal, quoted_keys=(view.keys[n],)))
     return quotes
+
+
+def _is_text_cut(edit: Edit | None) -> bool:
+    return edit is not None and edit.action not in WHOLE_TEXT_ACTIONS and not is_thinned(edit)
 
 
 def _has_new_losses(view: View, state: BranchState, lossy_edits: int) -> bool:

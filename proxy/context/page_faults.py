@@ -303,7 +303,7 @@ def _has_same_text(view: View, fault: Refetch) -> bool:
 
     A file that was changed is read again for its new text, and so is a search that finds other things now.
     """
-    if fault.kind == "recall" or is_unchanged_note(view.messages[fault.index]):
+    if fault.kind == "recall" or is_unchanged_note(find_sources(view)[fault.index], view.messages[fault.index]):
         return True
     messages = [view.messages[n] for n in (fault.index, fault.earlier_index)]
     if find_images(messages[0]) != find_images(messages[1]):

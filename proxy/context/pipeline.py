@@ -181,7 +181,7 @@ def _draft_plan(view: View, state: BranchState, policy: Policy, *, frozen: bool)
     if state.stopped is None:
         count = view.edited_history.lossy_edit_count if edits is view.edits else count_losses(edits)
         wanted, asked = inserts.make_inserts(view, state, policy, count)
-        if view.messages[-1].is_result and edited.edits:
+        if edited.edits:
             wanted += inserts.quote_confirmed_results(edited)
         if policy.injections:
             wanted += [insert for injection in policy.injections for insert in injection(edited)]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.dialect_agents import MessagesAgent
 from tests.exchange.test_page_faults import asks, read_results
-from tests.proxy_server import Agent, run_proxy
+from tests.proxy_server import Agent, RunningProxy, run_proxy
 from tests.raw_upstream import run_upstream
 from tests.scripted_model import ScriptedModel
 from tests.strict_messages import StrictMessages
@@ -20,7 +20,8 @@ NOTES = [
     "[File unchanged since last read: /a/b.py]",
     "The file has not been modified since you last read it.",
 ]
-QUOTED = "\n\n[The earlier result is shortened in this prompt. This is all of it:]\n" + VIEW
+HEAD = "\n\n[The earlier view of /a/b.py is shortened in this prompt. "
+QUOTED = f"{HEAD}This is all of it:]\n{VIEW}"
 OTHERS = 30
 """Calls between the two reads, until the first one is cut."""
 
@@ -75,7 +76,7 @@ async def test_a_note_on_another_part_of_the_file_brings_nothing() -> None:
         for text in (VIEW, *OTHER_VIEWS, NOTES[0]):
             agent.brings(text)
             await agent.say()
-        assert "[The earlier result" not in read_results(model)[-1]
+        assert "[The earlier view" not in read_results(model)[-1]
 
 
 async def test_a_client_of_messages_gets_it_in_the_result() -> None:
@@ -93,3 +94,88 @@ async def test_a_client_of_messages_gets_it_in_the_result() -> None:
     sent = result["content"]
     text = sent if isinstance(sent, str) else "".join(part["text"] for part in sent)
     assert text.startswith(NOTES[1] + QUOTED)
+
+
+async def read_until_cut(proxy: RunningProxy, first: str = VIEW) -> Agent:
+    """An agent that has read the file, and then other files. Its next call is the last one of `make_answers`."""
+    agent = Agent(proxy, (b"x-context-session: a",))
+    await agent.say("Look at it")
+    for text in (first, *OTHER_VIEWS):
+        agent.brings(text)
+        await agent.say()
+    return agent
+
+
+async def test_a_text_that_was_brought_comes_once_also_when_the_client_asks_again() -> None:
+    again = asks("read_file", 100, path="/a/b.py")
+    model = ScriptedModel(*make_answers(), again, again, "Done.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
+        agent = await read_until_cut(proxy)
+        agent.brings(NOTES[0])
+        await agent.send()
+        first = read_results(model)
+        await agent.say()
+        assert read_results(model) == first, "a retry"
+        agent.brings(NOTES[0])
+        await agent.say()
+        assert [text.count(VIEW) for text in read_results(model)[-2:]] == [1, 0]
+
+
+async def test_the_text_comes_too_where_the_user_speaks_after_the_note() -> None:
+    model = ScriptedModel(*make_answers(), "Done.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
+        agent = await read_until_cut(proxy)
+        agent.brings(NOTES[0])
+        await agent.say("And be quick")
+        assert model.last["messages"][-1]["content"].startswith("And be quick" + QUOTED)
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ("The file /a/b.py has been updated.", "The file was changed since; as it was:]"),
+        ("Error: old_string was not found in the file", "This is all of it:]"),
+    ],
+)
+async def test_a_view_of_before_a_change_is_said_to_be_old(result: str, words: str) -> None:
+    answers = make_answers()
+    answers.insert(-1, asks("edit_file", 98, path="/a/b.py", old_string="x", new_string="y"))
+    model = ScriptedModel(*answers, "Done.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
+        agent = await read_until_cut(proxy)
+        for text in (result, NOTES[0]):
+            agent.brings(text)
+            await agent.say()
+        assert read_results(model)[-1].startswith(f"{NOTES[0]}{HEAD}{words}\n{VIEW}")
+
+
+async def test_a_text_names_its_file_where_it_follows_another_result() -> None:
+    answers, other = make_answers(), asks("run_it", 100, command="date")
+    answers[-1]["tool_calls"] += other["tool_calls"]
+    model = ScriptedModel(*answers, "Done.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
+        agent = await read_until_cut(proxy)
+        agent.brings(NOTES[0], "Sat Nov 28")
+        await agent.say()
+        assert read_results(model)[-1].startswith("Sat Nov 28" + QUOTED)
+
+
+@pytest.mark.parametrize("text", ["     1\t- File unchanged since last read: said once", "1\u2192" + NOTES[0]])
+async def test_the_words_in_a_file_with_line_numbers_are_its_own(text: str) -> None:
+    model = ScriptedModel(*make_answers(), "Done.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
+        agent = await read_until_cut(proxy)
+        agent.brings(text)
+        await agent.say()
+        assert "[The earlier view" not in read_results(model)[-1]
+
+
+async def test_the_words_in_the_output_of_a_command_are_its_own() -> None:
+    answers = make_answers()
+    answers[0], answers[-1] = (asks("shell", n, command="cat /var/sync.log") for n in (0, 99))
+    model = ScriptedModel(*answers, "Done.")
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, policy="thrifty") as proxy:
+        agent = await read_until_cut(proxy)
+        agent.brings("sync: file a.txt unchanged since last read\n")
+        await agent.say()
+        assert "[The earlier view" not in read_results(model)[-1]

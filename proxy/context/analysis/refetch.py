@@ -161,10 +161,14 @@ def find_confirmed(view: View) -> Mapping[int, int]:
     return _pair_refetches(view).confirmed
 
 
-def is_unchanged_note(message: Message) -> bool:
-    """True if a result only says that a file is as it was when it was last read."""
+def is_unchanged_note(source: ResultSource, message: Message) -> bool:
+    """True if a result only says that a file is as it was when it was last read. source: that of the result. The output
+    of a command is no note of a client, nor is a text with line numbers: such words are in the file then."""
     text = message.text
-    return len(text) <= MAX_NOTE_CHARS and _UNCHANGED.search(text) is not None
+    if source.action != "shows" or source.by_shell or len(text) > MAX_NOTE_CHARS or not _UNCHANGED.search(text):
+        return False
+    first = text.lstrip().partition("\n")[0]
+    return identifiers.strip_line_number(first) == first.strip()
 
 
 def _pair_refetches(view: View) -> _Known:
@@ -202,7 +206,7 @@ def _add_result(known: _Known, view: View, n: int, source: ResultSource) -> None
         known.found[n] = Refetch(kind, n, of, steps, _count_edits(known, source, of))
     if source.action != "recalls":
         known.by_id[public_id(view.keys[n])] = n
-    if source.action == "shows" and is_unchanged_note(view.messages[n]):
+    if is_unchanged_note(source, view.messages[n]):
         if kind == "repeat" and of is not None:
             known.confirmed[of] = n
         return  # it shows nothing: the earlier result is still the newest sight of the file
