@@ -15,7 +15,7 @@ from typing import Any, Final
 import httpx2
 
 from proxy.settings.load import copy_environment
-from proxy.upstream.headers import CREDENTIAL_HEADERS, Headers, find_header, remove_headers
+from proxy.upstream.headers import CREDENTIAL_HEADERS, HIDDEN_TEXT, Headers, find_header, remove_headers
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +23,13 @@ _HOST: Final = re.compile(
     r"(?:^|\.)(?P<name>bedrock-runtime(?:-fips)?|bedrock-mantle|aws-external-anthropic)\.(?P<region>[a-z0-9-]+)\."
 )
 """Hosts of Bedrock, of its endpoint in Anthropic's own form, and of Anthropic's platform on AWS, with their region."""
-_SIGNATURE_PARTS: Final = (b"x-amz-date", b"x-amz-security-token", b"x-amz-content-sha256")
-"""Headers of a client's signature beside Authorization."""
 _SIGNED: Final = (b"host", b"content-type")
 _LENGTHS: Final = (b"content-length", b"transfer-encoding")
+_TOKEN: Final = b"x-amz-security-token"
+_SIGNATURE_PARTS: Final = (b"x-amz-date", _TOKEN, b"x-amz-content-sha256")
+"""Headers of a client's signature beside Authorization."""
+MAX_SIGNED_BYTES: Final = 64 << 20
+"""Largest body that is signed, in bytes. A signature covers all of it, so it is held; Bedrock takes 25 MB."""
 
 
 def find_service(host: str) -> tuple[str, str]:
@@ -47,8 +50,8 @@ class AwsSigner:
 
     async def sign_request(self, request: httpx2.Request) -> httpx2.Request:
         """Return a request with a signature, and without any other credential. Raises `httpx2.ConnectError` if it
-        cannot be signed."""
-        body = await request.aread()
+        cannot be signed, and `httpx2.LocalProtocolError` over `MAX_SIGNED_BYTES`."""
+        body = await _read_body(request)
         try:
             # Credentials are read from files, or asked of the machine's metadata.
             headers = await asyncio.to_thread(self._sign, request, body)
@@ -57,10 +60,9 @@ class AwsSigner:
             raise httpx2.ConnectError(f"the request cannot be signed: {problem}") from problem
         if body:
             headers = [*remove_headers(headers, *_LENGTHS), (b"content-length", b"%d" % len(body))]
+        extensions = {**request.extensions, HIDDEN_TEXT: find_header(headers, _TOKEN)}
         stream = httpx2.ByteStream(body)
-        return httpx2.Request(
-            request.method, request.url, headers=headers, stream=stream, extensions=request.extensions
-        )
+        return httpx2.Request(request.method, request.url, headers=headers, stream=stream, extensions=extensions)
 
     def find_credentials(self) -> Any:
         """Return botocore's credentials. Raises LookupError if there are none, or no region."""
@@ -95,3 +97,15 @@ class AwsSigner:
         SigV4Auth(credentials, self._service, self._region).add_auth(made)
         added = [(name.lower().encode(), value.encode()) for name, value in made.headers.items()]
         return kept + [header for header in added if header[0] not in _SIGNED]
+
+
+async def _read_body(request: httpx2.Request) -> bytes:
+    assert isinstance(request.stream, httpx2.AsyncByteStream)  # noqa: S101  # of an asynchronous transport
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream:
+        size += len(part)
+        if size > MAX_SIGNED_BYTES:
+            raise httpx2.LocalProtocolError(f"a body that is signed has {MAX_SIGNED_BYTES >> 20} MiB at most")
+        parts.append(part)
+    return b"".join(parts)

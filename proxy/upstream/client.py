@@ -8,6 +8,7 @@ and the error for each kind of broken end.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from fnmatch import fnmatchcase
@@ -35,6 +36,7 @@ from proxy.telemetry import Telemetry, UpstreamRound
 from proxy.upstream.decompress import DecodedBody, Decoder, make_decoders
 from proxy.upstream.headers import (
     AUTHORIZATION,
+    HIDDEN_TEXT,
     MIN_SECRET_LENGTH,
     Headers,
     Redactor,
@@ -304,6 +306,8 @@ class TargetTransport(httpx2.AsyncBaseTransport):
             raise
         assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101  # of an asynchronous transport
         response.stream = _CountedBody(response.stream, self)
+        if HIDDEN_TEXT in request.extensions:
+            response.extensions[HIDDEN_TEXT] = request.extensions[HIDDEN_TEXT]
         status = response.status_code
         is_key_refused = status == UNAUTHORIZED and self.target.key is not None
         if status >= SERVER_ERRORS_FROM or status == TOO_MANY_REQUESTS or is_key_refused:
@@ -438,6 +442,8 @@ class UpstreamClient:
             traced.record_answer(response.status_code)
             response.stream = _TracedBody(response.stream, traced)
         status, received = response.status_code, response.headers.raw
+        if token := response.extensions.get(HIDDEN_TEXT):  # AWS repeats the headers of a signature that it refuses
+            target = dataclasses.replace(target, key=token)
         return Reply(target, self._metrics, status, received, response.stream, decodes=identity)
 
     def build_request(

@@ -96,6 +96,8 @@ OLLAMA_PATH: Final = re.compile(
 )
 """Whole paths of Ollama's own API, https://docs.ollama.com/api. The admin API has no path of these."""
 
+HIDDEN_TEXT: Final = "hidden_text"
+"""The extension of a signed request, and of its response, with the token of the session whose credentials signed it."""
 MIN_SECRET_LENGTH: Final = 8
 """Characters below which a key ("none", "test") is not a secret: it would remove unrelated headers."""
 

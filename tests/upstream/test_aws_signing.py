@@ -11,10 +11,11 @@ import pytest
 
 from proxy.errors import ConfigError
 from proxy.settings.load import load_settings
+from proxy.upstream import aws_signing
 from proxy.upstream.aws_signing import AwsSigner, find_service
 from tests.exchange.test_bedrock_stream import ARN, BODY, STREAM_PATH, WHOLE, answer_with
 from tests.proxy_server import RawAnswer, make_key, run_proxy
-from tests.raw_upstream import RawRequest, Upstream, run_upstream
+from tests.raw_upstream import Connection, RawRequest, Upstream, run_upstream
 
 auth: Any = pytest.importorskip("botocore.auth", reason="botocore is not installed")
 awsrequest: Any = pytest.importorskip("botocore.awsrequest", reason="botocore is not installed")
@@ -186,3 +187,49 @@ def test_a_key_and_a_signature_together_are_refused(tmp_path: Path, monkeypatch:
     file.write_text('[upstreams.b]\nbase_url = "https://b.example"\nauth = "aws"\napi_key_env = "K"\n')
     with pytest.raises(ConfigError, match="a request has one credential"):
         load_settings(file)
+
+
+@pytest.mark.parametrize("transport", ["aiohttp", "httpx2"])
+@pytest.mark.parametrize("path", [STREAM_PATH, "/model/any.model/converse"])
+async def test_an_error_that_repeats_the_signed_headers_does_not_show_the_token(
+    path: str, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AWS answers a wrong signature with the headers that it has signed itself."""
+    give_credentials(monkeypatch)
+
+    async def refuse(request: RawRequest, connection: Connection) -> None:
+        [sent] = request.all(b"x-amz-security-token")
+        text = f"The Canonical String should have been: host:b x-amz-security-token:{sent.decode()} "
+        body = json.dumps({"message": text}).encode()
+        head = b"HTTP/1.1 403 Forbidden\r\ncontent-type: application/json\r\nx-echo: %b\r\n" % sent
+        await connection.send(head + b"content-length: %d\r\n\r\n%b" % (len(body), body))
+
+    async with (
+        run_upstream(refuse) as upstream,
+        run_proxy(
+            "",
+            upstreams=name_upstream(upstream, transport=transport),
+            passthrough={"paths": ["POST /model/*/converse"]},
+        ) as proxy,
+    ):
+        answer = await proxy.post(BODY, path=path)
+    assert answer.status == 403
+    assert f"x-amz-security-token:{'*' * len(TOKEN)} " in json.loads(answer.body)["message"]
+    assert TOKEN not in str(answer.headers)
+    check_signature(upstream.requests[0])
+
+
+async def test_a_body_that_is_signed_is_held_and_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    give_credentials(monkeypatch)
+    monkeypatch.setattr(aws_signing, "MAX_SIGNED_BYTES", 1 << 20)
+    paths = {"paths": ["POST /model/*/converse-stream"]}
+    async with (
+        run_upstream(answer_with(WHOLE)) as upstream,
+        run_proxy("", upstreams=name_upstream(upstream), passthrough=paths) as proxy,
+    ):
+        answers = [
+            await proxy.post(b"x" * size, path="/model/any.model/converse-stream") for size in (1 << 20, (1 << 20) + 1)
+        ]
+    assert [answer.status for answer in answers] == [200, 400]
+    assert "a body that is signed has 1 MiB at most" in read_message(answers[1])
+    assert len(upstream.requests) == 1
