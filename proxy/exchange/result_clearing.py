@@ -66,6 +66,12 @@ def add_beta(turn: Turn, headers: Headers, body: bytes) -> Headers:
     return [*kept, (b"anthropic-beta", b",".join([*own, beta]))]
 
 
+def add_body_beta(turn: Turn, body: bytes) -> bytes:
+    """A body for Bedrock, which reads no such header, with the beta that our request to clear needs."""
+    is_ours = leaves_clearing(turn.prompt.plan) and b'"' + context_management.FIELD.encode() + b'"' in body
+    return context_management.add_body_beta(body) if is_ours else body
+
+
 def _is_asked(turn: Turn) -> bool:
     """True if the client itself asks for an editing of its prompt."""
     return isinstance(turn.wire_request, MessagesRequest) and context_management.FIELD in turn.wire_request.members

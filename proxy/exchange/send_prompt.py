@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from proxy.dialects.cloud_paths import BEDROCK_PREFIX
 from proxy.errors import AnswerTooLong, StoreUnavailable, UpstreamError
 from proxy.exchange import (
     bedrock_stream,
@@ -60,7 +61,9 @@ class Sender:
         incoming = self.incoming
         if incoming.chain is not None:
             body = chains.drop_refused(self.services, incoming, body)
-        if turn.wire_request is not None:
+        if turn.wire_request is not None and incoming.path.startswith(BEDROCK_PREFIX):
+            body = result_clearing.add_body_beta(turn, body)
+        elif turn.wire_request is not None:
             headers = result_clearing.add_beta(turn, headers, body)
         request = UpstreamRequest(incoming.method, incoming.path, incoming.query, headers, body)
         reply = await self.services.client.send(self.target, request)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.clients.clouds import BedrockModel
 from tests.dialect_agents import MessagesAgent, read_words
 from tests.proxy_server import Agent, RunningProxy, run_proxy
 from tests.raw_upstream import run_upstream
@@ -178,3 +179,31 @@ async def test_a_history_that_only_names_the_field_asks_for_no_clearing(stream: 
     assert [found.all(b"anthropic-beta") for found in model.received] == [[]] * 7
     if not stream:
         assert all("context_management" in answer for answer in agent.answers)
+
+
+class BedrockAgent(MessagesAgent):
+    """The same agent in front of Bedrock: the beta stands in the body."""
+
+    async def ask(self) -> Json:
+        tool = {"name": "read", "description": "Read a file.", "input_schema": {"type": "object"}}
+        body = {"anthropic_version": "bedrock-2023-05-31", "max_tokens": 4096, "messages": self.messages,
+                "system": self.system, "tools": [tool], **self.more}  # fmt: skip
+        found = await self.proxy.post(body, path="/model/claude-opus-5-5/invoke", key="ABSK-any")
+        assert found.status == 200, found.body
+        message: Json = found.json()
+        self.messages.append({"role": "assistant", "content": message["content"]})
+        return message
+
+
+@pytest.mark.parametrize("own", [[], ["another-beta"], ["another-beta", "context-management-2025-06-27"]])
+async def test_on_bedrock_the_beta_stands_in_the_body(tree: Json, own: list[str]) -> None:
+    steps = (read_step(n, f"a{n}.py") for n in range(STEPS))
+    model = BedrockModel(*steps, [{"type": "text", "text": "Done."}])
+    more = {**THINKING, **({"anthropic_beta": own} if own else {})}
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
+        assert await BedrockAgent(proxy, read_words, more=more).work("Find the fault.") == "Done."
+    assert (model.refusals, model.dropped) == ([], [])
+    assert find_kept(model.bodies[-1]) is not None
+    sent = json.loads(upstream.requests[-1].body)
+    assert sent["anthropic_beta"] == [*(one for one in own if "context" not in one), "context-management-2025-06-27"]
+    assert not any(request.all(b"anthropic-beta") for request in upstream.requests)

@@ -20,6 +20,8 @@ from proxy.dialects.usage import read_count
 FIELD: Final = "context_management"
 BETA: Final = "context-management-2025-06-27"
 """Value of the header `anthropic-beta` that allows the field."""
+BODY_BETAS: Final = "anthropic_beta"
+"""The member of Bedrock's bodies that lists what the header does elsewhere."""
 CLEAR_TOOLS: Final = "clear_tool_uses_20250919"
 _CLEAR_THINKING: Final = "clear_thinking_20251015"
 _SERVER_TOOLS: Final = (b'"server_tool_use"', b'"mcp_tool_use"')
@@ -53,6 +55,18 @@ def clear_results(body: bytes, kept: int) -> bytes:
         edits or b"", [spans.append_element(edits or b"", (0, len(edits or b"")), new_edit)]
     )
     return json_spans.set_member(body, FIELD, json_spans.set_member(value or b"", "edits", longer))
+
+
+def add_body_beta(body: bytes) -> bytes:
+    """The body with the beta in its `anthropic_beta`, which stands for the header on Bedrock. Raises ValueError if
+    unreadable."""
+    beta, listed = msgspec.json.encode(BETA), json_spans.read_value(body, BODY_BETAS) or b"null"
+    if listed == b"null":
+        return json_spans.set_member(body, BODY_BETAS, b"[" + beta + b"]")
+    if beta in listed or not listed.startswith(b"["):
+        return body
+    longer = spans.apply_replacements(listed, [spans.append_element(listed, (0, len(listed)), beta)])
+    return json_spans.set_member(body, BODY_BETAS, longer)
 
 
 def read_cleared(message: Mapping[str, Any]) -> ClearedResults | None:
