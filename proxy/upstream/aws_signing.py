@@ -57,7 +57,7 @@ class AwsSigner:
             headers = await asyncio.to_thread(self._sign, request, body)
         except Exception as problem:  # botocore has many kinds: files, SSO, metadata
             log.warning("a request to AWS cannot be signed: %s", problem)
-            raise httpx2.ConnectError(f"the request cannot be signed: {problem}") from problem
+            raise httpx2.ConnectError(f"the request cannot be signed: {_describe_to_client(problem)}") from problem
         if body:
             headers = [*remove_headers(headers, *_LENGTHS), (b"content-length", b"%d" % len(body))]
         extensions = {**request.extensions, HIDDEN_TEXT: find_header(headers, _TOKEN)}
@@ -97,6 +97,14 @@ class AwsSigner:
         SigV4Auth(credentials, self._service, self._region).add_auth(made)
         added = [(name.lower().encode(), value.encode()) for name, value in made.headers.items()]
         return kept + [header for header in added if header[0] not in _SIGNED]
+
+
+def _describe_to_client(problem: Exception) -> str:
+    """Words for the client. The output of the operator's own program for credentials is for the log alone."""
+    cause = problem.__cause__ or problem
+    if type(cause).__name__ != "CredentialRetrievalError":
+        return str(problem)
+    return f"no credentials from {getattr(cause, 'kwargs', {}).get('provider', 'AWS')}: the proxy's log says why"
 
 
 async def _read_body(request: httpx2.Request) -> bytes:

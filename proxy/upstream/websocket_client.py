@@ -147,7 +147,7 @@ async def open_websocket(
 
     Raises HandshakeRefused, BadRequest, UpstreamTimeout and UpstreamUnreachable.
     """
-    if target.base_url == DEMO:
+    if target.base_url == DEMO or target.auth:  # a handshake is not signed, and AWS's models have no WebSocket
         raise HandshakeRefused(404, [], b"")
     address = parse_address(target)
     scheme = "wss" if address.scheme == b"https" else "ws"

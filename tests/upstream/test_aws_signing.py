@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from proxy.upstream import aws_signing
 from proxy.upstream.aws_signing import AwsSigner, find_service
 from tests.exchange.test_bedrock_stream import ARN, BODY, STREAM_PATH, WHOLE, answer_with
 from tests.proxy_server import RawAnswer, make_key, run_proxy
-from tests.raw_upstream import Connection, RawRequest, Upstream, run_upstream
+from tests.raw_upstream import Connection, RawRequest, Upstream, connect, run_upstream
 
 auth: Any = pytest.importorskip("botocore.auth", reason="botocore is not installed")
 awsrequest: Any = pytest.importorskip("botocore.awsrequest", reason="botocore is not installed")
@@ -233,3 +235,46 @@ async def test_a_body_that_is_signed_is_held_and_has_a_limit(monkeypatch: pytest
     assert [answer.status for answer in answers] == [200, 400]
     assert "a body that is signed has 1 MiB at most" in read_message(answers[1])
     assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize("good", [0, 1])
+async def test_what_a_program_for_credentials_says_is_for_the_log_alone(
+    good: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """good: how often the program gives credentials, which expire at once, before it fails."""
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    soon = (datetime.now(UTC) + timedelta(seconds=5)).isoformat()
+    given = {"Version": 1, "AccessKeyId": KEY, "SecretAccessKey": SECRET, "SessionToken": TOKEN, "Expiration": soon}
+    program, runs = tmp_path / "program.py", tmp_path / "runs"
+    program.write_text(f"""import pathlib, sys
+runs = pathlib.Path({str(runs)!r})
+count = len(runs.read_text()) if runs.exists() else 0
+runs.write_text("x" * (count + 1))
+sys.exit("what the program says") if count >= {good} else print({json.dumps(given)!r})
+""")
+    (tmp_path / "config").write_text(f"[default]\ncredential_process = {sys.executable} {program}\n")
+    async with (
+        run_upstream(answer_with(WHOLE)) as upstream,
+        run_proxy("", upstreams=name_upstream(upstream)) as proxy,
+    ):
+        answer = await proxy.post(BODY, path=STREAM_PATH)
+    assert answer.status == 502
+    assert "no credentials from custom-process: the proxy's log says why" in read_message(answer)
+    assert "what the program says" in caplog.text
+    assert not upstream.requests
+
+
+async def test_a_websocket_is_refused_where_the_proxy_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its handshake would go out without a signature."""
+    give_credentials(monkeypatch)
+    head = b"GET /v1/realtime?model=x HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer theirs\r\n"
+    keys = b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    async with (
+        run_upstream(answer_with(WHOLE)) as upstream,
+        run_proxy("", upstreams=name_upstream(upstream), passthrough={"paths": ["GET /v1/realtime"]}) as proxy,
+    ):
+        connection = await connect(proxy.port)
+        await connection.send(head + b"upgrade: websocket\r\nconnection: Upgrade\r\n" + keys + b"\r\n")
+        assert await connection.reader.readline() == b"HTTP/1.1 426 Upgrade Required\r\n"
+        connection.writer.transport.abort()
+    assert not upstream.requests
