@@ -21,6 +21,8 @@ from proxy.context.summaries.references import is_thinned
 from proxy.context.view import View
 from proxy.notes import state_block
 
+QUOTE = "confirmed_result"
+"""The source of an insert that quotes a result which a client takes to be in the prompt."""
 CUT_ABOVE: dict[ViewState, str] = {
     "current": "This is all of it",
     "changed": "The file was changed since; as it was",
@@ -70,8 +72,13 @@ def quote_confirmed_results(view: View) -> list[Insert]:
         head = f"The earlier view of {sources[n].path} is shortened in this prompt. {CUT_ABOVE[find_state(n)]}:"
         text = f"\n\n[{head}]\n{view.messages[n].text}"
         if not any(text in known for known in appended):  # also in a retry of this request
-            quotes.append(Insert("tail", "confirmed_result", text, not view.literal, quoted_keys=(view.keys[n],)))
+            quotes.append(Insert("tail", QUOTE, text, not view.literal, quoted_keys=(view.keys[n],)))
     return quotes
+
+
+def is_quote(insert: Insert) -> bool:
+    """True if it is one of `quote_confirmed_results`."""
+    return insert.source == QUOTE
 
 
 def _is_text_cut(edit: Edit | None) -> bool:

@@ -153,12 +153,12 @@ class _Draft(msgspec.Struct, frozen=True):
 
 def _rewrite_view(view: View, state: BranchState, policy: Policy, notes: list[Note], *, frozen: bool) -> Plan:
     """The plan for the view. notes: the notes made so far."""
-    draft = _draft_plan(view, state, policy, frozen=frozen)
-    for _ in range(MAX_FIT_PASSES):
-        if view.budget is None or draft.tokens <= view.budget or draft.insert_tokens <= view.insert_tokens:
-            break
-        view = replace(view, insert_tokens=draft.insert_tokens)  # the messages have to make room for what is inserted
-        draft = _draft_plan(view, state, policy, frozen=frozen)
+    received = view
+    view, draft = _draft_fitting_plan(received, state, policy, frozen=frozen)
+    if view.limit is not None and draft.tokens > view.limit and any(map(inserts.is_quote, draft.inserts)):
+        # A text that has no room at the end: nothing else has to leave for it.
+        view, draft = _draft_fitting_plan(received, state, policy, frozen=frozen, quotes=False)
+        notes.append(Note("inserts_left_out", f"no room in the window for {inserts.QUOTE}"))
     if view.limit is not None and draft.tokens > view.limit and draft.insert_tokens:
         draft = _without_inserts(view, draft, view.limit, notes)
     try:
@@ -172,7 +172,20 @@ def _rewrite_view(view: View, state: BranchState, policy: Policy, notes: list[No
     return _make_plan(view, state, policy, draft, notes, rendering)
 
 
-def _draft_plan(view: View, state: BranchState, policy: Policy, *, frozen: bool) -> _Draft:
+def _draft_fitting_plan(
+    view: View, state: BranchState, policy: Policy, *, frozen: bool, quotes: bool = True
+) -> tuple[View, _Draft]:
+    """(the view, with the room that the inserts need; the draft that leaves this room)."""
+    draft = _draft_plan(view, state, policy, frozen=frozen, quotes=quotes)
+    for _ in range(MAX_FIT_PASSES):
+        if view.budget is None or draft.tokens <= view.budget or draft.insert_tokens <= view.insert_tokens:
+            break
+        view = replace(view, insert_tokens=draft.insert_tokens)  # the messages have to make room for what is inserted
+        draft = _draft_plan(view, state, policy, frozen=frozen, quotes=quotes)
+    return view, draft
+
+
+def _draft_plan(view: View, state: BranchState, policy: Policy, *, frozen: bool, quotes: bool) -> _Draft:
     """The draft of a plan: removed messages, shortened messages, and inserts."""
     edits = _decide_edits(view, state, policy, frozen=frozen)
     edited = view if edits is view.edits else with_edits(view, edits)
@@ -181,7 +194,7 @@ def _draft_plan(view: View, state: BranchState, policy: Policy, *, frozen: bool)
     if state.stopped is None:
         count = view.edited_history.lossy_edit_count if edits is view.edits else count_losses(edits)
         wanted, asked = inserts.make_inserts(view, state, policy, count)
-        if edited.edits:
+        if quotes and edited.edits:
             wanted += inserts.quote_confirmed_results(edited)
         if policy.injections:
             wanted += [insert for injection in policy.injections for insert in injection(edited)]

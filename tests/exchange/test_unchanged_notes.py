@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -179,3 +180,20 @@ async def test_the_words_in_the_output_of_a_command_are_its_own() -> None:
         agent.brings("sync: file a.txt unchanged since last read\n")
         await agent.say()
         assert "[The earlier view" not in read_results(model)[-1]
+
+
+async def test_nothing_leaves_for_a_text_that_has_no_room(tmp_path: Path) -> None:
+    models = tmp_path / "models.toml"
+    models.write_text('[models."m"]\nwindow = 9000\n')
+    model = ScriptedModel(*make_answers(), "Done.")
+    tree: dict[str, Any] = {"policy": "thrifty", "models_file": str(models)}
+    async with run_upstream(model) as upstream, run_proxy(upstream.port, **tree) as proxy:
+        agent = await read_until_cut(proxy)
+        before = len(read_results(model))
+        agent.brings(NOTES[0])
+        await agent.say()
+        sent = read_results(model)
+        notes = await proxy.rows("SELECT note FROM exchanges ORDER BY started_at")
+    assert len(sent) == before + 1
+    assert "[The earlier view" not in sent[-1]
+    assert notes[-1] == ("no room in the window for confirmed_result",)
