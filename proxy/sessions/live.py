@@ -23,6 +23,9 @@ from proxy.sessions.packing import Node
 from proxy.store.branch_positions import ChainHit
 from proxy.store.reads import Store
 
+MAX_ALIKE = 16
+"""Newest branches that began with the same request among which an unanswered one is looked for. A generator of load
+begins thousands."""
 UNPACKED_SHARE = 1 / 16
 """Share of the limit for the sessions that were used last. The memory of the others is packed. With the default limits
 it holds more conversations than `message_cache` does, so that nothing is unpacked for those."""
@@ -320,7 +323,7 @@ class LiveSessions:
     def find_unanswered(self, tenant: str, key: bytes, traits: RequestTraits, tools_hash: int) -> Branch | None:
         """The newest branch that began an unnamed session with this same request, each attempt of which has failed
         without any part of an answer. key: of the last message. None while an attempt is being answered."""
-        for branch in reversed(self.find_branches_by_tip(tenant, key)):
+        for branch in self.find_branches_by_tip(tenant, key)[: -MAX_ALIKE - 1 : -1]:
             last, beginning = branch.last_request, branch.unstored.beginning
             is_unanswered = last.failed and last.tip_key == key and last.answer_key is None
             has_same_tools = beginning is not None and beginning.tools_hash == tools_hash

@@ -152,3 +152,28 @@ async def test_with_a_store_that_replicas_share_a_session_that_was_deleted_is_be
             assert await other.app.store.delete_session(tenant, first.session)
         assert (await agent.send()).session != first.session
         assert await list_statuses(proxy) == [[200]]
+
+
+async def test_among_many_that_begin_alike_only_the_newest_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generator of load begins thousands of conversations with the same words."""
+    slow, quick = asyncio.Event(), asyncio.Event()
+
+    async def wait(request: Any, there: Any) -> None:
+        quick.set()
+        await slow.wait()
+        await refuse(429)(request, there)
+
+    for most, sessions in ((2, 3), (1, 4)):
+        slow.clear(), quick.clear()
+        monkeypatch.setattr("proxy.sessions.live.MAX_ALIKE", most)
+        model = ScriptedModel(wait, "One.", "Two.", "Three.")
+        async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
+            refused = asyncio.create_task(Agent(proxy).say("Hello"))
+            await quick.wait()
+            await Agent(proxy).say("Hello")
+            slow.set()
+            with pytest.raises(AssertionError):
+                await refused
+            await Agent(proxy).say("Hello")
+            await Agent(proxy).say("Hello")
+            assert len(await list_statuses(proxy)) == sessions
