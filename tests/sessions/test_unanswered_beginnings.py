@@ -164,7 +164,8 @@ async def test_among_many_that_begin_alike_only_the_newest_are_looked_at(monkeyp
         await refuse(429)(request, there)
 
     for most, sessions in ((2, 3), (1, 4)):
-        slow.clear(), quick.clear()
+        slow.clear()
+        quick.clear()
         monkeypatch.setattr("proxy.sessions.live.MAX_ALIKE", most)
         model = ScriptedModel(wait, "One.", "Two.", "Three.")
         async with run_upstream(model) as upstream, run_proxy(upstream.port) as proxy:
