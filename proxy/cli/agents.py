@@ -17,13 +17,13 @@ from urllib.parse import urlsplit
 
 from proxy.cli.claude_clouds import CloudPlace, add_version, find_cloud_place
 from proxy.errors import ConfigError
-from proxy.upstream.headers import ANTHROPIC_HOST
+from proxy.upstream.headers import ANTHROPIC_HOST, GOOGLE_HOST
 
 ANTHROPIC: Final = f"https://{ANTHROPIC_HOST}"
 OPENAI: Final = "https://api.openai.com/v1"
 CHATGPT: Final = "https://chatgpt.com/backend-api/codex"
 """The address to which Codex sends requests of a ChatGPT login."""
-GOOGLE: Final = "https://generativelanguage.googleapis.com"
+GOOGLE: Final = f"https://{GOOGLE_HOST}"
 
 TOOL_SEARCH: Final = "ENABLE_TOOL_SEARCH"
 FIRST_PARTY: Final = "_CLAUDE_CODE_ASSUME_FIRST_PARTY_BASE_URL"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,8 +10,8 @@ from urllib.parse import urlsplit
 from proxy.cli.agents import is_anthropic
 from proxy.settings.load import UpstreamSettings
 from proxy.settings.model import DEMO
-
-BEDROCK_HOST: Final = re.compile(r"(?:^|\.)bedrock-runtime(?:-fips)?\..*amazonaws\.com(?:\.cn)?$")
+from proxy.upstream.aws_signing import BEDROCK_SERVICE, find_service
+from proxy.upstream.headers import GOOGLE_HOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +87,12 @@ BEDROCK: Final = WireFormat(
 def find_wire_format(target: UpstreamSettings) -> WireFormat:
     """Return the format in which an upstream is asked. Google's address for clients of OpenAI has a longer path."""
     parts = urlsplit(target.base_url)
-    if BEDROCK_HOST.search(parts.hostname or "") and not parts.path.strip("/"):
+    service, region = find_service(parts.hostname or "")
+    if service == BEDROCK_SERVICE and region and not parts.path.strip("/"):
         return BEDROCK
     if target.strategy == "anthropic" or is_anthropic(target.base_url):
         return MESSAGES
-    is_google = target.strategy == "gemini" or parts.hostname == "generativelanguage.googleapis.com"
+    is_google = target.strategy == "gemini" or parts.hostname == GOOGLE_HOST
     return GEMINI if is_google and parts.path.rstrip("/") in ("", GEMINI.version) else COMPLETIONS
 
 

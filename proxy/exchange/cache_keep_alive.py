@@ -26,7 +26,7 @@ from proxy.dialects.usage import Usage, read_usage
 from proxy.errors import ProxyError
 from proxy.exchange import cost, result_clearing
 from proxy.exchange.cost import Meter
-from proxy.exchange.services import ERROR_BODY_BYTES, CachePings, Incoming, ModelKey, Services, WaitingPings
+from proxy.exchange.services import ERROR_BODY_BYTES, CachePings, Incoming, ModelKey, Services, WaitingTask
 from proxy.exchange.turn import Turn
 from proxy.sessions.branch import Branch, BranchId
 from proxy.store.base import OutcomeRow
@@ -86,7 +86,7 @@ def schedule_pings(services: Services, turn: Turn, target: Target, incoming: Inc
         return
     # Without the context of the request: its trace and its log line are over.
     task = asyncio.create_task(_keep_alive(services, pinged), context=contextvars.Context())
-    pings.waiting[branch.id] = WaitingPings(task, len(turn.prompt.outgoing))
+    pings.waiting[branch.id] = WaitingTask(task, len(turn.prompt.outgoing))
     services.background_tasks.add(task)
     task.add_done_callback(services.background_tasks.discard)
     while len(pings.waiting) > MAX_WAITING_BRANCHES or _count_bytes(pings) > MAX_WAITING_BYTES:

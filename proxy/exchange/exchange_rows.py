@@ -105,11 +105,12 @@ def add_request_rows(live_sessions: LiveSessions, turn: Turn, now: float) -> Mes
             add_offer_row(turn, branch.tool_offer)
     elif turn.located.relation == "continuation" and not branch.has_worked:
         rows += side_calls.mark_continued(turn.request, branch)
+    untailed = _find_untailed_key(turn)
     if branch.last_request.tip_key is None and not live_session.explicit:
         live_sessions.record_first_tip(branch, turn.tip_key)
-        if (key := _find_untailed_key(turn)) is not None:
-            live_sessions.record_first_tip(branch, key)
-    return _add_new_messages(live_sessions, turn, now)
+        if untailed is not None:
+            live_sessions.record_first_tip(branch, untailed)
+    return _add_new_messages(live_sessions, turn, now, untailed)
 
 
 def add_edit_rows(turn: Turn, now: float) -> None:
@@ -235,9 +236,9 @@ class _StoredPrefix(NamedTuple):
     """An answer of the proxy is among the messages."""
 
 
-def _add_new_messages(live_sessions: LiveSessions, turn: Turn, now: float) -> MessageForms:
-    """Add the rows of new messages. The request is its branch's last one from here."""
-    untailed = _find_untailed_key(turn)
+def _add_new_messages(live_sessions: LiveSessions, turn: Turn, now: float, untailed: bytes | None) -> MessageForms:
+    """Add the rows of new messages. The request is its branch's last one from here. untailed: its
+    `LastRequest.untailed_tip_key`."""
     branch, live_session = turn.located.branch, turn.located.branch.live_session
     before = branch.last_request
     added = turn.request.memo("stored", partial(_add_message_rows, live_sessions, turn, now), live_session.serial)

@@ -13,7 +13,6 @@ from enum import StrEnum
 from typing import Final
 
 from proxy.chat.json_spans import decode_model_name, has_more_values, scan_model_name
-from proxy.dialects.cloud_paths import read_path_model
 from proxy.errors import UpstreamBroken, UpstreamTimeout
 from proxy.exchange import publish_events
 from proxy.exchange.dialect import DIALECTS, repair_cut_answers
@@ -115,7 +114,7 @@ async def forward_original(
     count_fallback(services, reason)
     incoming.log_fields["fallback"] = reason
     publish_events.publish_fallback(services, incoming, reason)
-    target = services.client.select_target(*await _read_models(services, incoming))
+    target = services.client.route_request(incoming.path, await _read_model(services, incoming))
     headers, body = incoming.encoded or (incoming.headers, incoming.body)
     reply = await services.client.send(
         target, UpstreamRequest(incoming.method, incoming.path, incoming.query, headers, body), identity=identity
@@ -163,13 +162,12 @@ def record_truncated(services: Services, upstream: str, code: str) -> None:
     log.warning("upstream %s broke off its answer: %s", upstream, code)
 
 
-async def _read_models(services: Services, incoming: Incoming) -> tuple[str | None, ...]:
-    """Return the models by which a request is routed: that of its path and that of its body. None where there is only
-    one upstream."""
+async def _read_model(services: Services, incoming: Incoming) -> str | None:
+    """Return the model that a body names; None if it names none, or if there is only one upstream."""
     if len(services.client.targets) == 1:
-        return ()
+        return None
     body = incoming.body
     if len(body) >= LARGE_BODY_BYTES:  # decoding it may take 200 ms, in which no other branch can run
         found = await asyncio.get_running_loop().run_in_executor(services.workers, scan_model_name, body)
         body = b'{"model":%b}' % (found or b"null")
-    return read_path_model(incoming.path), decode_model_name(body)
+    return decode_model_name(body)

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 
 from proxy.exchange.plan_request import find_current_state, make_plan
-from proxy.exchange.services import Headers, IdleCompression, Services
+from proxy.exchange.services import Headers, Services, WaitingTask
 from proxy.exchange.turn import PendingRows, Turn
 from proxy.helper.helper_client import lend_credential
 
@@ -40,7 +40,7 @@ def schedule_compression(services: Services, turn: Turn, headers: Headers) -> No
     size = len(turn.enriched.spliced.request.body)
     kept = lend_credential(services.client, turn.upstream, services.settings.helper.upstream, headers)
     task = asyncio.create_task(_wait(services, turn, kept, ages))
-    services.idle_compressions[name] = IdleCompression(task, size)
+    services.idle_compressions[name] = WaitingTask(task, size)
     services.background_tasks.add(task)
     task.add_done_callback(services.background_tasks.discard)
     while len(services.idle_compressions) > MAX_WAITING_BRANCHES or (

@@ -20,7 +20,7 @@ from proxy.context.models import Model, with_long_cache, with_user_first
 from proxy.context.plan import Edit
 from proxy.context.policy import Policy
 from proxy.dialects.base import LONG_LIFETIME, NO_MARKS, WireRequest
-from proxy.dialects.cloud_paths import add_path_values, read_path_model
+from proxy.dialects.cloud_paths import add_path_values
 from proxy.errors import StoreUnavailable
 from proxy.exchange import (
     cost,
@@ -139,11 +139,8 @@ async def _locate(services: Services, incoming: Incoming, headers: Mapping[str, 
         request = add_path_values(request, incoming.path)
     if (trace := CURRENT_TRACE.get()) is not None:
         trace.model = request.model
-    named = read_path_model(incoming.path) if len(services.client.targets) > 1 else ""
-    target, model = (
-        services.client.select_target(named, request.model),
-        _look_up_model(services, dialect, request.model),
-    )
+    target = services.client.route_request(incoming.path, request.model)
+    model = _look_up_model(services, dialect, request.model)
     session_name = find_session_name(services, incoming, headers, request, wire_request)
     token_counter = services.find_token_counter(model)
     is_chosen = locate.is_chosen_name(incoming.session, headers)

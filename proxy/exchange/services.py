@@ -104,16 +104,8 @@ class ResponseWriter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class IdleCompression:
-    """A branch that waits to be compressed (see `idle_compressions`), and its request's bytes."""
-
-    task: asyncio.Task[None]
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingPings:
-    """The task that keeps a branch's cache warm, and the bytes that it holds."""
+class WaitingTask:
+    """A task that waits while a branch is idle, and the bytes that it holds: a compression, or pings."""
 
     task: asyncio.Task[None]
     size: int
@@ -123,7 +115,7 @@ class WaitingPings:
 class CachePings:
     """Pings that keep a provider's prompt cache warm (`exchange.cache_keep_alive`)."""
 
-    waiting: dict[tuple[str, str, str], WaitingPings] = field(default_factory=dict)
+    waiting: dict[tuple[str, str, str], WaitingTask] = field(default_factory=dict)
     """By branch, the oldest first."""
     sending: set[tuple[str, str]] = field(default_factory=set)
     """Sessions with a ping under way."""
@@ -228,7 +220,7 @@ class Services:
     """Background tasks without a waiting caller."""
     open_requests: int = 0
     """Chat requests that are being answered."""
-    idle_compressions: dict[tuple[str, str, str], IdleCompression] = field(default_factory=dict)
+    idle_compressions: dict[tuple[str, str, str], WaitingTask] = field(default_factory=dict)
     """Branches that wait to be compressed ahead of their next request; the oldest first."""
     cache_pings: CachePings = field(default_factory=CachePings)
     """Branches whose cache is kept warm."""

@@ -19,6 +19,8 @@ from proxy.upstream.headers import CREDENTIAL_HEADERS, HIDDEN_TEXT, Headers, fin
 
 log = logging.getLogger(__name__)
 
+BEDROCK_SERVICE: Final = "bedrock"
+"""The name of Bedrock in signatures."""
 _HOST: Final = re.compile(
     r"(?:^|\.)(?P<name>bedrock-runtime(?:-fips)?|bedrock-mantle|aws-external-anthropic)\.(?P<region>[a-z0-9-]+)\."
 )
@@ -36,8 +38,8 @@ def find_service(host: str) -> tuple[str, str]:
     """Return (the service's name in signatures, its region or ""), by an upstream's host without the port."""
     found = _HOST.search(host.lower())
     if found is None:
-        return "bedrock", ""
-    return "bedrock" if found["name"].startswith("bedrock-runtime") else found["name"], found["region"]
+        return BEDROCK_SERVICE, ""
+    return BEDROCK_SERVICE if found["name"].startswith("bedrock-runtime") else found["name"], found["region"]
 
 
 class AwsSigner:

@@ -19,6 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from proxy.chat.json_spans import has_more_values
+from proxy.dialects.cloud_paths import read_path_model
 from proxy.errors import (
     AnswerTooLong,
     BadRequest,
@@ -415,6 +416,13 @@ class UpstreamClient:
         if one not in self._transports or other not in self._transports:
             return False
         return self._transports[one].url == self._transports[other].url
+
+    def route_request(self, path: str, model: str | None) -> Target:
+        """Return the target of a request. The model that its path names counts before that of its body. path: decoded
+        or not."""
+        if len(self.targets) == 1:
+            return self.targets[0]
+        return self.select_target(read_path_model(path), model)
 
     async def send(self, target: Target, request: UpstreamRequest, *, identity: bool = True) -> Reply:
         """Send a request, and return when the head of the answer has arrived. identity: the answer is not to be
